@@ -1,6 +1,7 @@
 //! Joining and leaving a segment, and burying those who did not leave.
 
 use std::cell::LazyCell;
+use std::mem;
 use std::os::fd::AsFd;
 
 use super::error::SegmentError;
@@ -51,7 +52,9 @@ pub fn join(segment: &Segment, orphans: Orphans) -> Result<HeldSlot, SegmentErro
     }
     bury_dead(segment, DOOR, orphans);
     let joined = take_slot(segment);
-    locks.release(DOOR);
+    if !segment.is_forked() {
+        locks.release(DOOR);
+    }
     joined?.ok_or(SegmentError::Full)
 }
 
@@ -103,6 +106,10 @@ pub fn leave(segment: &Segment, (slot, page): HeldSlot) {
     if seen.stage() == Some(Stage::Live) && slots.kill(slot, seen, slot) {
         bury(segment, slot, &[slot], Orphans::Stay);
     }
+    // As in `SharedStore::drop`.
+    if segment.is_forked() {
+        return mem::forget(page);
+    }
     // By which of both this process had the lock.
     drop(page);
     segment.locks().release(slot);
@@ -122,7 +129,7 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
         (sent, _, Orphans::GoBack) => sent > 0,
         (_, _, Orphans::Stay) => false,
     };
-    for slot in (0..SLOTS).filter(|&slot| slot != burier) {
+    for slot in (0..SLOTS).filter(|&slot| slot != burier && !segment.is_forked()) {
         let seen = slots.look(slot);
         let is_mine = match seen.stage() {
             Some(Stage::Live | Stage::Joining) => kill_ended(segment, slot, seen, burier),
@@ -162,7 +169,11 @@ fn end_claims_of_door(segment: &Segment, burier: usize) -> u64 {
         return 0;
     }
     // Since this process has the door's lock, no other that lives has the bit.
-    let freed = segment.messages().return_claims(|slot| slot == DOOR, burier);
+    let is_door = |slot| slot == DOOR && !segment.is_forked();
+    let freed = segment.messages().return_claims(is_door, burier);
+    if segment.is_forked() {
+        return freed;
+    }
     // Last: by the bit survivors of this process find what it has left.
     slots.forget_burier(DOOR);
     if !has_door {
@@ -178,24 +189,27 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
         return Recovery::default();
     }
     let (slots, owners, messages) = (segment.slots(), segment.owners(), segment.messages());
-    let mut pages = messages.return_claims(|slot| dead.contains(&slot), burier);
+    // A child that a handler forked goes no further, since its parent may have ended the burial.
+    let goes_on = || !segment.is_forked();
+    let groups = || (0..owners.groups()).take_while(|_| goes_on());
+    let mut pages = messages.return_claims(|slot| goes_on() && dead.contains(&slot), burier);
     let has_heir: [bool; SLOTS] = std::array::from_fn(|slot| slots.count(slot, HEIR) != 0);
     let heirless = dead.iter().filter(|&&slot| !has_heir[slot]);
-    pages += owners.give_all(&held_by(heirless), Owner::FREE);
+    pages += owners.give_all(groups(), &held_by(heirless), Owner::FREE);
     for slot in dead.iter().filter(|&&slot| has_heir[slot]) {
-        owners.give_all(&held_by([slot]), Owner::estate(*slot));
+        owners.give_all(groups(), &held_by([slot]), Owner::estate(*slot));
     }
     if orphans == Orphans::AllGoBack {
         let estates = dead.iter().map(|&slot| Owner::estate(slot));
-        pages += owners.give_all(&OwnerSet::new(estates), Owner::FREE);
+        pages += owners.give_all(groups(), &OwnerSet::new(estates), Owner::FREE);
     }
     if orphans != Orphans::Stay {
-        let is_theirs = |owner| dead.iter().any(|&slot| owner == Owner::sent(slot));
+        let is_theirs = |owner| goes_on() && dead.iter().any(|&slot| owner == Owner::sent(slot));
         pages += messages.take_back(is_theirs, burier);
     }
     let counts = owners.count();
     let mut processes = 0;
-    for &slot in dead {
+    for &slot in dead.iter().take_while(|_| goes_on()) {
         let sent = orphans_of(slot, &counts);
         let sent_ever = sent.wrapping_add(slots.count(slot, CLAIMED));
         // Relaxed, both: the swap that ends the burial publishes them to a joiner.
@@ -290,7 +304,7 @@ impl Census {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use pagedepot::Order;
+    use pagedepot::{Backing as _, Block, Mobility, Order, ZoneId};
 
     use super::*;
     use crate::shared::messages::Token;
@@ -341,6 +355,33 @@ mod tests {
             depot.recover(Orphans::Stay);
             assert_eq!(depot.segment_stats().processes.len(), 1, "the slot is open again");
         }
+    }
+
+    /// A handler forks above a free and a burial, and the child goes on there.
+    #[test]
+    fn a_child_of_a_handler_frees_and_buries_nothing() {
+        let options = SharedOptions::new(1 << 20).answers(false);
+        let depot = SharedDepot::create_memfd("test", &options).unwrap();
+        let other = SharedDepot::adopt(depot.file(), &options).unwrap();
+        let pages = [&depot, &other].map(|depot| depot.page(Order::BASE).unwrap());
+        let (segment, dead) = (depot.store().segment(), other.slot());
+        let slots = segment.slots();
+        assert!(slots.kill(dead, slots.look(dead), depot.slot()));
+        let block = Block::new(pages[0].pfn(), Order::BASE, Mobility::Unmovable);
+        let before = depot.segment_stats();
+        // SAFETY: the child changes the segment alone, and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            depot.store().put(ZoneId::new(0), &[block]);
+            bury(segment, depot.slot(), &[dead], Orphans::AllGoBack);
+            // SAFETY: ends this child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for our child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!((status, depot.segment_stats()), (0, before));
+        assert!(bury(segment, depot.slot(), &[dead], Orphans::Stay).pages > 0);
     }
 
     /// A table that is torn has buriers in the words of slots in which no process is.

@@ -402,7 +402,7 @@ mod tests {
             assert!(owners.change(8..16, Owner::sent(1), Owner::slot(2)));
             assert!(messages.swap(0, first.claimed_by(2), first.claimed_by(3)));
             assert_eq!(messages.return_claims(|slot| slot == 2, 4), 0);
-            assert_eq!(owners.give_all(&OwnerSet::new([Owner::slot(2)]), Owner::FREE), 8);
+            assert_eq!(owners.give_all(0..1, &OwnerSet::new([Owner::slot(2)]), Owner::FREE), 8);
 
             assert!(owners.claim(Owner::slot(1), 8..8 + (1 << order)));
             let again = messages.send(8, order, 1);

@@ -463,11 +463,11 @@ impl<'t> OwnerTable<'t> {
         shown
     }
 
-    /// Gives all frames of some owners to another, and shows searches all that is free. Returns how
-    /// many frames it gave.
-    pub fn give_all(&self, of: &OwnerSet, to: Owner) -> u64 {
+    /// Gives all frames of some owners in these groups to another, and shows searches all that is
+    /// free. Returns how many frames it gave.
+    pub fn give_all(&self, groups: impl Iterator<Item = usize>, of: &OwnerSet, to: Owner) -> u64 {
         let mut given = 0;
-        for (group, full) in (0..self.groups()).map(|at| (at, self.full[at / 64].load_hint())) {
+        for (group, full) in groups.map(|at| (at, self.full[at / 64].load_hint())) {
             let mut has_free = false;
             for cell in self.group(group) {
                 let mut now = look(cell);
@@ -872,9 +872,10 @@ mod tests {
         assert!(table.change(1..2, ME, Owner::sent(0)));
         // A process that died after it freed a frame and before it said so.
         table.words[79].fetch_and(!0xff, Ordering::Relaxed);
-        assert_eq!(table.give_all(&OwnerSet::new([YOU]), Owner::FREE), 214);
+        assert_eq!(table.give_all(0..10, &OwnerSet::new([YOU]), Owner::FREE), 214);
         assert_eq!(take(&table, 0, 1000).len(), 215);
-        assert_eq!(table.give_all(&OwnerSet::new([ME, Owner::sent(0)]), Owner::FREE), 640);
+        let mine = OwnerSet::new([ME, Owner::sent(0)]);
+        assert_eq!(table.give_all(0..10, &mine, Owner::FREE), 640);
         assert_eq!(table.count().of(Owner::FREE), 640);
         assert_eq!(table.take_run(ME, 640, 64), Some(0));
     }

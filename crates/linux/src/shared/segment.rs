@@ -21,6 +21,7 @@ use super::messages::Messages;
 use super::owners::{Owner, OwnerTable};
 use super::process::Locks;
 use super::slots::Slots;
+use crate::system::fork_mark::ForkMark;
 use crate::system::limits::file_bytes_max;
 use crate::system::mapping::Mapping;
 use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
@@ -51,6 +52,8 @@ pub struct Segment {
     /// this has it as long as the process lives, so it is never closed before.
     own_file: OwnedFd,
     layout: Layout,
+    /// The mark of the process that has mapped it.
+    fork_mark: ForkMark<'static>,
 }
 
 impl Segment {
@@ -159,7 +162,18 @@ impl Segment {
             file,
             own_file,
             layout,
+            fork_mark: ForkMark::of_process(),
         })
+    }
+
+    /// Whether this process is a forked child of the one that has mapped the segment.
+    ///
+    /// A signal handler may fork above a call that changes the segment, and its child go on there,
+    /// in its parent's slot, when the parent has given the same pages away. So frees and burials
+    /// look before each group of frames, and all else looks once. A child that is forked right
+    /// after a look does what is left up to the next.
+    pub fn is_forked(&self) -> bool {
+        self.fork_mark.check().is_err()
     }
 
     pub fn layout(&self) -> Layout {

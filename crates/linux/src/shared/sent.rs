@@ -213,7 +213,8 @@ impl SharedDepot {
                 Err(error) => refusals[place] = Some(error),
             }
         }
-        let won = &won[..count];
+        // A child that a handler forked meanwhile takes nothing for its parent's slot.
+        let won = &won[..if self.is_forked() { 0 } else { count }];
         let frames_of = |run: &[(u32, Token)]| run.iter().map(|one| 1i64 << one.1.order()).sum();
         room.shrink(frames_of(won) as u64);
         // As in `claim`.
@@ -264,7 +265,7 @@ impl SharedDepot {
 
     /// Whether this process is a forked child of the one that joined.
     pub(super) fn is_forked(&self) -> bool {
-        self.shared().movables().fork_mark().check().is_err()
+        self.store().segment().is_forked()
     }
 
     /// Sets the most bytes that this process may have, as [`SharedOptions::ceiling`] does; 0: no

@@ -40,7 +40,6 @@ pub struct SharedStore {
     hints: Box<[Hint]>,
     /// Frames above this one are not in large blocks that are free, as far as this process knows.
     large_hint: Hint,
-    fork_mark: ForkMark<'static>,
     /// Pages that came back and were not this process's.
     refused: AtomicU64,
     /// Taken by the one thread that looks for dead processes.
@@ -105,7 +104,6 @@ impl SharedStore {
             segment,
             slot,
             lock_page,
-            fork_mark: ForkMark::of_process(),
             refused: AtomicU64::new(0),
             burying: ForkLock::new(ForkMark::of_process(), ()),
             recovered: AtomicU64::new(0),
@@ -216,10 +214,12 @@ impl SharedStore {
         self.set_cap(Cap::Program(if bytes == 0 { usize::MAX } else { bytes }));
     }
 
-    /// Room for up to `blocks` blocks of 2^order pages below the ceiling of this process.
+    /// Room for up to `blocks` blocks of 2^order pages below the ceiling of this process; none in a
+    /// forked child.
     pub fn reserve(&self, blocks: u32, order: u32) -> Reservation<'_> {
         let slots = self.segment.slots();
         let ceiling = match self.ceilings() {
+            _ if self.segment.is_forked() => 0,
             [0, 0] => return Reservation { store: self, blocks, pages: 0 },
             [0, only] | [only, 0] => only,
             [program, container] => program.min(container),
@@ -292,11 +292,15 @@ impl SharedStore {
             self.large_hint.0.fetch_max(end, Ordering::Relaxed);
         }
         let mut refused = DoubleFree::default();
-        self.segment.owners().put_all(self.owner(), groups.clone(), |first, bytes| {
+        let ours = groups.clone().take_while(|_| !self.segment.is_forked());
+        self.segment.owners().put_all(self.owner(), ours, |first, bytes| {
             let nth = bytes.trailing_zeros() / 8;
             refused.first = refused.first.or(Some(Pfn::new(first + nth)));
             refused.frames += bytes.count_ones();
         });
+        if self.segment.is_forked() {
+            return DoubleFree::default();
+        }
         let pages: u32 = groups.map(|(_, frames)| frames.count_ones()).sum();
         self.count_taken(i64::from(refused.frames) - i64::from(pages));
         if refused.frames > 0 {
@@ -467,17 +471,15 @@ impl CommonStore for SharedStore {
 impl Drop for SharedStore {
     fn drop(&mut self) {
         let page = self.lock_page.take();
-        match self.fork_mark.check() {
-            Ok(()) => {
-                // The thread of this process finds no store, and ends. Relaxed: it reads nothing.
-                let asked = self.segment.futex(self.slot, ASKED);
-                asked.fetch_add(1, Ordering::Relaxed);
-                prim::wake_all_shared(asked);
-                members::leave(&self.segment, (self.slot, page));
-            }
+        if self.segment.is_forked() {
             // A forked child is in no slot. It may have something else where its parent has the
             // page.
-            Err(_) => mem::forget(page),
+            return mem::forget(page);
         }
+        // The thread of this process finds no store, and ends. Relaxed: it reads nothing.
+        let asked = self.segment.futex(self.slot, ASKED);
+        asked.fetch_add(1, Ordering::Relaxed);
+        prim::wake_all_shared(asked);
+        members::leave(&self.segment, (self.slot, page));
     }
 }

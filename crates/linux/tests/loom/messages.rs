@@ -73,7 +73,7 @@ impl Segment {
 
     fn bury(&self, dead: usize, burier: usize) -> u64 {
         let freed = self.messages().return_claims(|slot| slot == dead, burier);
-        freed + self.owners().give_all(&OwnerSet::new([Owner::slot(dead)]), Owner::FREE)
+        freed + self.owners().give_all(0..1, &OwnerSet::new([Owner::slot(dead)]), Owner::FREE)
     }
 }
 

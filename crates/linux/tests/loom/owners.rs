@@ -96,12 +96,12 @@ fn an_estate_goes_to_its_heir() {
         let segment = Segment::new(ME);
         let estate = Owner::estate(0);
         let dead = || crate::shared::owners::OwnerSet::new([ME]);
-        let other = spawn(&segment, move |segment| segment.table().give_all(&dead(), estate));
+        let other = spawn(&segment, move |segment| segment.table().give_all(0..1, &dead(), estate));
         let heir = spawn(&segment, move |segment| {
             let take = |frame| segment.table().change(frame..frame + 1, estate, YOU);
             (0..2).filter(|&frame| take(frame)).count() as u64
         });
-        let given = segment.table().give_all(&dead(), estate) + other.join().unwrap();
+        let given = segment.table().give_all(0..1, &dead(), estate) + other.join().unwrap();
         let taken = heir.join().unwrap();
         let counts = segment.table().count();
         assert_eq!((given, taken + counts.of(estate)), (2, 2));
@@ -115,8 +115,9 @@ fn two_burials_free_each_frame_once() {
     explore_looks(|| {
         let segment = Segment::new(ME);
         let dead = || crate::shared::owners::OwnerSet::new([ME]);
-        let other = spawn(&segment, move |segment| segment.table().give_all(&dead(), Owner::FREE));
-        let given = segment.table().give_all(&dead(), Owner::FREE);
+        let other =
+            spawn(&segment, move |segment| segment.table().give_all(0..1, &dead(), Owner::FREE));
+        let given = segment.table().give_all(0..1, &dead(), Owner::FREE);
         let taken = segment.take(YOU);
         let given = given + other.join().unwrap();
         assert_eq!(given, 2);

@@ -104,7 +104,7 @@ impl Segment {
             _ => false,
         };
         if is_mine {
-            self.table().give_all(&OwnerSet::new([Owner::slot(DEAD)]), to);
+            self.table().give_all(0..1, &OwnerSet::new([Owner::slot(DEAD)]), to);
             slots.end_burial(DEAD, burier, to != Owner::FREE);
         }
     }
