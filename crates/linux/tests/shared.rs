@@ -1094,6 +1094,40 @@ fn a_ceiling_is_of_one_process() {
     all_back(&depot);
 }
 
+/// Pages that a process caches keep it from claiming no others, below its ceiling.
+#[test]
+fn a_cached_page_does_not_count_when_another_is_claimed() {
+    let depot = segment(16 * mib());
+    let options = SharedOptions::join().ceiling(32 * page_bytes());
+    let small = SharedDepot::adopt(depot.file(), &options).unwrap();
+    let send = |order| depot.page(order).unwrap().into_shared(&depot).unwrap();
+    let (sent, large) = ([(); 64].map(|()| send(Order::BASE)), send(order(5)));
+    let claim = |sent: &[SentPage]| {
+        let mut got = Vec::new();
+        small.claim_pages(sent, &mut got, |_, error| panic!("{error}"));
+        got
+    };
+    drop(claim(&sent[..32]));
+    assert!(small.taken_pages().0 > 0, "some are cached");
+    drop(small.claim(large).unwrap());
+    let got = claim(&sent[32..]);
+    let another = send(Order::BASE);
+    assert_eq!(small.claim(another).unwrap_err(), ClaimError::Ceiling);
+    drop(got);
+    let heir = NonZeroU64::MIN;
+    let child = child_of(depot.file(), |own| {
+        own.set_heir(Some(heir));
+        std::mem::forget(own.page(Order::BASE).unwrap());
+        // SAFETY: ends this process at once.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    });
+    child.wait();
+    assert!(small.inherit(heir).next().is_some());
+    drop((small, depot.claim(another).unwrap()));
+    depot.inherit(heir).for_each(drop);
+    all_back(&depot);
+}
+
 /// The ceiling of any depot takes nothing from the processes of a segment but the one that sets it,
 /// and a higher one gives all of it back.
 #[test]

@@ -98,7 +98,7 @@ impl Iterator for Inheritance<'_> {
         let store = self.depot.store();
         let owners = store.segment().owners();
         while self.next < store.segment().layout().frames {
-            let room = store.reserve(1, 0);
+            let room = self.depot.room_for(1);
             if room.blocks == 0 || self.depot.is_forked() {
                 return None;
             }

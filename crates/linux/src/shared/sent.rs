@@ -9,11 +9,12 @@
 
 use std::fmt;
 
-use pagedepot::{Order, Pfn};
+use pagedepot::{Mode, Order, Pfn, Scope};
 
 use super::depot::SharedDepot;
 use super::messages::Token;
 use super::slots::{CLAIMED, SLOTS};
+use super::store::Reservation;
 use crate::pages::batch::CHUNK;
 use crate::pages::page::Page;
 
@@ -159,7 +160,8 @@ impl SharedDepot {
         }
     }
 
-    /// Claims a page that a process has sent. The sender may do so, too.
+    /// Claims a page that a process has sent. The sender may do so, too. Where the ceiling of this
+    /// process leaves no room, that drains what it caches first.
     ///
     /// # Errors
     /// [`ClaimError`].
@@ -168,7 +170,7 @@ impl SharedDepot {
         store.segment().messages().prefetch(page.pfn);
         let message = self.message(page)?;
         let frames = 1 << message.order();
-        let room = store.reserve(frames, 0);
+        let room = self.room_for(frames);
         if room.blocks < frames {
             return Err(ClaimError::Ceiling);
         }
@@ -184,6 +186,19 @@ impl SharedDepot {
         self.claimed(page.pfn, message, taken)
     }
 
+    /// Room for so many pages below the ceiling of this process, or for as many as there is. Where
+    /// it is short, this process gives up what it caches, and waits for what a trim has taken.
+    pub(super) fn room_for(&self, pages: u32) -> Reservation<'_> {
+        let room = self.store().reserve(pages, 0);
+        if room.blocks == pages {
+            return room;
+        }
+        drop(room);
+        self.shared().trimming().wait_for_pages();
+        self.drain(Scope::ALL, Mode::Full);
+        self.store().reserve(pages, 0)
+    }
+
     /// Claims up to 64 pages. Puts an error at the place of each that it gets no page for.
     fn claim_chunk(
         &self,
@@ -196,7 +211,7 @@ impl SharedDepot {
         sent.iter().for_each(|page| messages.prefetch(page.pfn));
         pages.reserve(sent.len());
         let wanted = sent.iter().filter_map(|&page| self.message(page).ok());
-        let mut room = store.reserve(wanted.map(|message| 1 << message.order()).sum(), 0);
+        let mut room = self.room_for(wanted.map(|message| 1 << message.order()).sum());
         let mut left = room.blocks;
         let (mut won, mut places, mut count) = ([(0, Token::NONE); CHUNK], [0; CHUNK], 0);
         for (place, &page) in sent.iter().enumerate() {
