@@ -1094,6 +1094,24 @@ fn a_ceiling_is_of_one_process() {
     all_back(&depot);
 }
 
+/// A trim puts back what it takes, so it takes more at once than its process may have.
+#[test]
+fn a_trim_takes_whole_pageblocks_whatever_the_ceiling() {
+    let depot = segment(4096 * page_bytes());
+    depot.page(order(10)).unwrap().fill(1);
+    depot.drain(Scope::ALL, Mode::Full);
+    let options = SharedOptions::join().ceiling(256 * page_bytes());
+    let small = SharedDepot::adopt(depot.file(), &options).unwrap();
+    let trimmed = small.trim().unwrap();
+    assert!(trimmed.bytes as usize >= 1024 * page_bytes(), "{trimmed:?}");
+    assert!(small.raw().alloc_at(Pfn::new(0), 257, Flags::default()).is_err());
+    assert!(small.raw().alloc_at(Pfn::new(0), 256, Flags::default()).is_ok());
+    // SAFETY: the pages were allocated above, and nothing refers to them.
+    unsafe { small.raw().free_contiguous(Pfn::new(0), 256) }.unwrap();
+    drop(small);
+    all_back(&depot);
+}
+
 /// Pages that a process caches keep it from claiming no others, below its ceiling.
 #[test]
 fn a_cached_page_does_not_count_when_another_is_claimed() {

@@ -32,6 +32,7 @@
 //! and then keeps trims away for long enough that the request gets its page before the next chunk
 //! is taken.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 use std::{fmt, io, thread};
@@ -354,6 +355,17 @@ pub(crate) enum Runs {
     Parts,
 }
 
+std::thread_local! {
+    /// Whether the thread takes pages that a trim puts back.
+    static TAKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread takes pages from the store for a trim, which puts them back: the
+/// ceiling of a process says nothing of these.
+pub(crate) fn is_taking_here() -> bool {
+    TAKING.get()
+}
+
 /// Ranges of bytes whose pages were taken from the store. Returns them on drop, which tells no
 /// request that waits: the caller does, when it has given the pins' lock back.
 struct TrimRanges<'d> {
@@ -402,8 +414,13 @@ impl<'d> TrimRanges<'d> {
         let (start, count) = frames(self.depot, &run);
         // `try_alloc_at` announces its move (SeqCst) before it takes anything. So a request that
         // looked for pages before it could see the move sees it afterwards, and does not fail yet.
-        let claim =
-            || self.depot.frames().try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok();
+        let claim = || {
+            TAKING.set(true);
+            let flags = Flags::MOVABLE.no_reclaim();
+            let is_taken = self.depot.frames().try_alloc_at(start, count, flags).is_ok();
+            TAKING.set(false);
+            is_taken
+        };
         // If another caller was faster, it needs the pages: leave them to it.
         if self.trimming.take(count, claim) {
             self.ranges.push(run);

@@ -18,6 +18,7 @@ use super::slots::{ASKED, CEILING, SENT, SLOTS, TAKEN};
 use crate::depot::state::CommonStore;
 use crate::giving_back::balloon::{Cap, Caps};
 use crate::giving_back::ceiling::Allowance;
+use crate::giving_back::trim::is_taking_here;
 use crate::system::fork_mark::ForkMark;
 use crate::system::mapping::Mapping;
 use crate::system::prim::{self, AtomicU32, AtomicU64, ForkLock, Ordering};
@@ -220,7 +221,9 @@ impl SharedStore {
         let slots = self.segment.slots();
         let ceiling = match self.ceilings() {
             _ if self.segment.is_forked() => 0,
-            [0, 0] => return Reservation { store: self, blocks, pages: 0 },
+            caps if caps == [0, 0] || is_taking_here() => {
+                return Reservation { store: self, blocks, pages: 0 };
+            }
             [0, only] | [only, 0] => only,
             [program, container] => program.min(container),
         };
