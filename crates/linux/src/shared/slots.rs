@@ -335,7 +335,10 @@ impl<'s> Slots<'s> {
 
     /// Pages that the process in a slot has sent, and that were not claimed.
     pub fn sent(&self, slot: usize) -> u64 {
-        self.count(slot, SENT).wrapping_sub(self.count(slot, CLAIMED))
+        // First: of a page that is sent and claimed meanwhile the claim is not counted.
+        let claimed = self.count(slot, CLAIMED);
+        let sent = self.count(slot, SENT).wrapping_sub(claimed) as i64;
+        sent.max(0) as u64
     }
 
     /// Pages that belong to the slot: those that are held, and those that were sent.
@@ -371,6 +374,16 @@ mod tests {
         assert!(join(slots, 3));
         // What was seen before is another process.
         assert!(!slots.kill(3, seen, 1));
+    }
+
+    /// A recount beside a process that is about to send pages counts claims of them before.
+    #[test]
+    fn no_fewer_than_no_pages_were_sent() {
+        let slots = slots();
+        slots.add(3, CLAIMED, 1);
+        assert_eq!(slots.sent(3), 0);
+        slots.add(3, SENT, 5);
+        assert_eq!(slots.sent(3), 4);
     }
 
     /// Two threads of a process look for the dead. If both buried, the first to end would open the
