@@ -18,7 +18,7 @@ use crate::system::prim::{AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Processes that had ended without leaving.
+    /// Processes that had ended without leaving, and that no other look had found dead.
     pub processes: u32,
     /// Pages that they had, and that are free now.
     pub pages: u64,
@@ -120,7 +120,7 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
     let slots = segment.slots();
     let at_door = end_claims_of_door(segment, burier);
     // On the stack, as all of this is: a request in a signal handler buries, too.
-    let (mut dead, mut found) = ([0; SLOTS], 0);
+    let (mut dead, mut found, mut processes) = ([0; SLOTS], 0, 0);
     // By bytes: a claimer that died may not have counted.
     let counts = LazyCell::new(|| segment.owners().count());
     let count = |owner| counts.of(owner);
@@ -132,7 +132,11 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
     for slot in (0..SLOTS).filter(|&slot| slot != burier && !segment.is_forked()) {
         let seen = slots.look(slot);
         let is_mine = match seen.stage() {
-            Some(Stage::Live | Stage::Joining) => kill_ended(segment, slot, seen, burier),
+            Some(Stage::Live | Stage::Joining) => {
+                let has_ended = kill_ended(segment, slot, seen, burier);
+                processes += u32::from(has_ended);
+                has_ended
+            }
             Some(Stage::Dead) => slots.begin_burial(slot, burier),
             Some(Stage::Orphaned) if wakes(slot) => slots.wake_orphans(slot, burier),
             _ => false,
@@ -142,8 +146,8 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
             found += 1;
         }
     }
-    let Recovery { processes, pages } = bury(segment, burier, &dead[..found], orphans);
-    Recovery { processes, pages: pages + at_door }
+    let pages = at_door + bury(segment, burier, &dead[..found], orphans);
+    Recovery { processes, pages }
 }
 
 /// Makes a slot dead whose process has ended. `false`: it lives, as far as can be known here, or
@@ -183,10 +187,10 @@ fn end_claims_of_door(segment: &Segment, burier: usize) -> u64 {
 }
 
 /// Frees the frames of dead slots, in whose words the burier is, or leaves them to heirs, and opens
-/// the slots again.
-fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> Recovery {
+/// the slots again. Returns the number of frames that were freed.
+fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> u64 {
     if dead.is_empty() {
-        return Recovery::default();
+        return 0;
     }
     let (slots, owners, messages) = (segment.slots(), segment.owners(), segment.messages());
     // A child that a handler forked goes no further, since its parent may have ended the burial.
@@ -208,7 +212,6 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
         pages += messages.take_back(is_theirs, burier);
     }
     let counts = owners.count();
-    let mut processes = 0;
     for &slot in dead.iter().take_while(|_| goes_on()) {
         let sent = orphans_of(slot, &counts);
         let sent_ever = sent.wrapping_add(slots.count(slot, CLAIMED));
@@ -216,14 +219,13 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
         slots.word(slot, TAKEN).store(sent_ever, Ordering::Relaxed);
         slots.word(slot, SENT).store(sent_ever, Ordering::Relaxed);
         if slot != burier {
-            processes += 1;
             slots.forget_burier(slot);
         }
         slots.add(slot, BURIED, 1);
         slots.end_burial(slot, burier, sent > 0);
     }
     recount(segment);
-    Recovery { processes, pages }
+    pages
 }
 
 fn held_by<'s>(slots: impl IntoIterator<Item = &'s usize>) -> OwnerSet {
@@ -381,7 +383,20 @@ mod tests {
         // SAFETY: waits for our child.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
         assert_eq!((status, depot.segment_stats()), (0, before));
-        assert!(bury(segment, depot.slot(), &[dead], Orphans::Stay).pages > 0);
+        assert!(bury(segment, depot.slot(), &[dead], Orphans::Stay) > 0);
+    }
+
+    /// A process that has left is not one that died, though a recovery opens its slot.
+    #[test]
+    fn a_process_that_has_left_is_not_counted_as_dead() {
+        let options = SharedOptions::new(1 << 20).answers(false);
+        let depot = SharedDepot::create_memfd("test", &options).unwrap();
+        let other = SharedDepot::adopt(depot.file(), &options).unwrap();
+        let sent = other.page(Order::BASE).unwrap().into_shared(&other).unwrap();
+        drop(other);
+        drop(depot.claim(sent).unwrap());
+        assert_eq!(depot.recover(Orphans::Stay), Recovery::default());
+        assert_eq!(depot.segment_stats().processes.len(), 1, "the slot is open again");
     }
 
     /// A table that is torn has buriers in the words of slots in which no process is.
