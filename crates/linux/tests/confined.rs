@@ -159,6 +159,7 @@ fn locked_memory() {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             let depot = Depot::builder(4 * MIB).memory(kind).build().unwrap();
             assert_eq!(depot.raw().base().as_ptr().addr() % (4 * MIB), 0);
+            assert!(locked_bytes() >= 4 * MIB as u64, "{} bytes are locked", locked_bytes());
             let pages = 4 * MIB / page_bytes();
             assert_eq!(depot.alloc_pages(Order::BASE, pages).unwrap().len(), pages);
             common::all_back(&depot);
