@@ -83,7 +83,7 @@ mod tests {
         );
     }
 
-    /// Of a base that has other rounds, the medians are compared.
+    /// The medians are compared where a base has other rounds.
     #[test]
     fn costs_are_compared_round_by_round() {
         let of = |design: &str, samples: &[f64]| ResultRow {
