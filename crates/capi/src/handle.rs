@@ -134,6 +134,8 @@ impl pagedepot_options_t {
         let misuse = if self.has(PAGEDEPOT_MISUSE_PRINTS) { print } else { print_and_abort };
         let kind =
             if self.has(PAGEDEPOT_MEMFD) { MemoryKind::Memfd } else { MemoryKind::default() };
+        // Magazines are cut from free pages, which the tools would report.
+        let caches = !self.has(PAGEDEPOT_NO_CACHES) && !cfg!(feature = "poison");
         let mut builder = Depot::builder(bytes)
             .memory(kind)
             .hugetlb(self.has(PAGEDEPOT_HUGETLB))
@@ -141,7 +143,7 @@ impl pagedepot_options_t {
             .numa(self.has(PAGEDEPOT_NUMA))
             .populate(self.has(PAGEDEPOT_POPULATE))
             .per_cpu_locks(self.has(PAGEDEPOT_PER_CPU_LOCKS))
-            .caches(!self.has(PAGEDEPOT_NO_CACHES))
+            .caches(caches)
             .checked(self.has(PAGEDEPOT_CHECKED))
             .pinned(self.has(PAGEDEPOT_PINNED))
             .on_misuse(misuse);

@@ -135,7 +135,9 @@ static void handing_over(pagedepot_t *depot) {
     int complete = pagedepot_drain_handover(depot, 0, 10000, &drained);
     CHECK(complete == (drained.pending_cpus == 0));
     CHECK(complete == 1 || drained.isolated_cpus > 0 || drained.busy_cpus > 0);
+#ifndef NO_CACHES
     CHECK(asked.taken_pages + asked.unreachable_pages + asked.pending_pages > 0);
+#endif
     CHECK(pagedepot_drain_handover(depot, -1, 0, NULL) >= 0);
     FAILS(pagedepot_drain_handover(depot, -2, 0, NULL) == -1, EINVAL);
     FAILS(pagedepot_drain_handover(NULL, 0, 0, NULL) == -1, EINVAL);

@@ -97,8 +97,6 @@ static void *take_what_is_added(void *given) {
 static void growing(void) {
     pagedepot_options_t options = PAGEDEPOT_OPTIONS_INIT;
     options.grow_to = 2048 * MIB;
-    /* CPUs with caches carve magazines from free pages, of which the tools do not know. */
-    options.flags = PAGEDEPOT_NO_CACHES;
     static struct taker taker;
     taker.depot = pagedepot_new(1024 * MIB, &options);
     CHECK(taker.depot);
