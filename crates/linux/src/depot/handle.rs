@@ -76,8 +76,9 @@ use crate::giving_back::trim::{self, TrimError, TrimResult};
 /// request runs a callback of [`on_pressure`](Self::on_pressure), a second at most for each. It
 /// sleeps some milliseconds while other threads have pages in flight. At the ceiling of a
 /// [monitor](crate::pressure) it sleeps while that makes room below the limit of the container,
-/// about a second at most for each zone and each time that it looks again, or while another thread
-/// sets a ceiling, about a second at most.
+/// about a second at most for each zone and each time that it looks again. It sleeps there while
+/// another thread sets a ceiling, too: about a second at most, and then some milliseconds for each
+/// zone and each time.
 ///
 /// # Signal handlers
 /// A handler may allocate and free at any moment, unless requests [wait](#waiting). While some do,

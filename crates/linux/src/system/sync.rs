@@ -32,7 +32,7 @@ const AWAITED: u32 = 1 << 31;
 
 /// The longest sleep before a waiter checks the mark again: a signal handler may fork while its
 /// thread sleeps here, and the child continues in the same place.
-const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The reason why a lock cannot be had, however long the caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,12 @@ impl From<Unusable> for LockError {
     fn from(_: Unusable) -> Self {
         LockError::Forked
     }
+}
+
+/// The longest sleep of a waiter with so much time left; `None`: there is none.
+fn nap(left: Duration) -> Option<Timespec> {
+    let nap = left.min(LOOK_AGAIN);
+    (!nap.is_zero()).then(|| Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() })
 }
 
 /// The kernel's number for this thread.
@@ -78,18 +84,18 @@ impl<T> ForkLock<T> {
 
     /// Locks, and waits if another thread holds the lock.
     pub fn lock(&self) -> Result<Guard<'_, T>, LockError> {
-        self.lock_while(|| true).map(|guard| guard.expect("waits until it has the lock"))
+        self.lock_while(|| Duration::MAX).map(|guard| guard.expect("waits until it has the lock"))
     }
 
     /// Locks if it can within about `limit`, for callers that must not hang when the holder is
     /// stopped.
     pub fn lock_within(&self, limit: Duration) -> Option<Guard<'_, T>> {
         let began = Instant::now();
-        self.lock_while(|| began.elapsed() < limit).ok().flatten()
+        self.lock_while(|| limit.saturating_sub(began.elapsed())).ok().flatten()
     }
 
-    /// Locks, or gives up when it would sleep and `may_wait` says no.
-    fn lock_while(&self, may_wait: impl Fn() -> bool) -> Result<Option<Guard<'_, T>>, LockError> {
+    /// Locks, or gives up when it would sleep and no time is left.
+    fn lock_while(&self, left: impl Fn() -> Duration) -> Result<Option<Guard<'_, T>>, LockError> {
         if let Some(guard) = self.try_lock() {
             self.fork_mark.check()?;
             return Ok(Some(guard));
@@ -112,11 +118,9 @@ impl<T> ForkLock<T> {
                 return Ok(Some(Guard(self)));
             }
             if changed.is_ok() {
-                if !may_wait() {
-                    return Ok(None);
-                }
+                let Some(nap) = nap(left()) else { return Ok(None) };
                 // Woken, timed out, interrupted by a signal, or the word had changed: try again.
-                let _ = futex::wait(&self.word, futex::Flags::PRIVATE, new, Some(&LOOK_AGAIN));
+                let _ = futex::wait(&self.word, futex::Flags::PRIVATE, new, Some(&nap));
             }
         }
     }
@@ -299,6 +303,12 @@ mod tests {
             assert!(patient.join().unwrap());
         });
         assert!(other());
+    }
+
+    #[test]
+    fn no_sleep_is_longer_than_the_time_left() {
+        let nap_ms = |ms| nap(Duration::from_millis(ms)).map(|nap| nap.tv_nsec / 1_000_000);
+        assert_eq!([0, 20, 1000].map(nap_ms), [None, Some(20), Some(100)]);
     }
 
     #[test]
