@@ -171,9 +171,11 @@ impl<'d> Ceiling<'d> {
         if !self.is_monitors() {
             return Ring::NoMonitor;
         }
-        let Some(balloon) = self.frames.balloon().lock_within(limit) else {
+        let balloon = match self.frames.balloon().lock_within(limit) {
+            Ok(Some(balloon)) => balloon,
+            Ok(None) => return Ring::Held,
             // For a request of the thread that sets it the answer would wait for its end.
-            return if is_being_set_here() { Ring::NoMonitor } else { Ring::Held };
+            Err(_) => return Ring::NoMonitor,
         };
         let others = self.others(self.allowance.map_or(balloon.caps, Allowance::caps));
         let is_rung = balloon.monitors.listener(others).is_some_and(Listener::ring);
@@ -257,7 +259,7 @@ impl<'d> Ceiling<'d> {
 /// thread that has the lock may wait for that ceiling.
 fn lock(shared: &ReturnableFrames) -> Result<Guard<'_, Balloon>, CeilingError> {
     match is_being_set_here() {
-        true => shared.balloon().lock_within(WAIT_MAX).ok_or(CeilingError::Reentrant),
+        true => shared.balloon().lock_within(WAIT_MAX)?.ok_or(CeilingError::Reentrant),
         false => Ok(shared.balloon().lock()?),
     }
 }
@@ -653,5 +655,31 @@ mod tests {
         assert!(ring());
         assert_eq!(ceiling.follow(&monitor, None, &mut 0), Ok(8 * block));
         assert!(!ring());
+    }
+
+    /// Requests of a callback note that another thread sets the ceiling of their depot for long.
+    #[test]
+    fn a_callback_for_another_ceiling_meets_a_held_lock() {
+        let block = rustix::param::page_size() * PAGEBLOCK_PAGES as usize;
+        let [set, held] = [(); 2].map(|()| Depot::new(8 * block).unwrap());
+        let (ceiling, monitor) = (Ceiling::of(&held), MonitorId::default());
+        assert_eq!(ceiling.follow(&monitor, Some(4 * block), &mut 0), Ok(4 * block));
+        let _setting = SettingGuard::new(set.shared());
+        let ring = || ceiling.ring(Duration::ZERO);
+        std::thread::scope(|scope| {
+            let (told, is_held) = mpsc::channel();
+            let (end, ends) = mpsc::channel::<()>();
+            let frames = held.shared();
+            scope.spawn(move || {
+                let _balloon = frames.balloon().lock().unwrap();
+                told.send(()).unwrap();
+                let _ = ends.recv();
+            });
+            is_held.recv().unwrap();
+            assert_eq!(ring(), Ring::Held);
+            drop(end);
+        });
+        let _balloon = held.shared().balloon().lock().unwrap();
+        assert_eq!(ring(), Ring::NoMonitor, "its own thread has the lock");
     }
 }

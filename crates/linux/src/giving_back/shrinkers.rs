@@ -63,7 +63,7 @@ impl Shrinkers {
     /// `None`: another thread had the list for too long, or this thread has it.
     pub(crate) fn shrink(&self, pressure: Pressure) -> Option<u64> {
         // A signal handler above the list of its own thread does not wait.
-        let list = self.0.lock_within(WAIT_MAX)?;
+        let list = self.0.lock_within(WAIT_MAX).ok().flatten()?;
         let mut freed = 0;
         for registered in list.iter() {
             if freed >= pressure.wanted_pages.max(1) {

@@ -144,7 +144,7 @@ impl SharedStore {
     /// Takes back the pages of processes that have ended, unless another thread looks for such and
     /// does not end within about `limit`: it may be stopped.
     pub fn recover_within(&self, limit: Duration) {
-        if let Some(_alone) = self.burying.lock_within(limit) {
+        if let Ok(Some(_alone)) = self.burying.lock_within(limit) {
             self.bury_dead(Orphans::Stay);
         }
     }

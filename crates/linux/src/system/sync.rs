@@ -88,10 +88,10 @@ impl<T> ForkLock<T> {
     }
 
     /// Locks if it can within about `limit`, for callers that must not hang when the holder is
-    /// stopped.
-    pub fn lock_within(&self, limit: Duration) -> Option<Guard<'_, T>> {
+    /// stopped. `None`: another thread held the lock all the time.
+    pub fn lock_within(&self, limit: Duration) -> Result<Option<Guard<'_, T>>, LockError> {
         let began = Instant::now();
-        self.lock_while(|| limit.saturating_sub(began.elapsed())).ok().flatten()
+        self.lock_while(|| limit.saturating_sub(began.elapsed()))
     }
 
     /// Locks, or gives up when it would sleep and no time is left.
@@ -294,11 +294,12 @@ mod tests {
     fn a_wait_with_a_limit_ends() {
         let lock = ForkLock::new(ForkMark::by_pid(), ());
         let guard = lock.lock().unwrap();
-        let other = || lock.lock_within(Duration::from_millis(1)).is_some();
-        assert!(!other(), "its own thread holds it");
+        let other = || lock.lock_within(Duration::from_millis(1)).unwrap().is_some();
+        assert_eq!(lock.lock_within(Duration::MAX).err(), Some(LockError::Reentrant));
         std::thread::scope(|scope| {
             assert!(!scope.spawn(other).join().unwrap());
-            let patient = scope.spawn(|| lock.lock_within(Duration::from_secs(100)).is_some());
+            let patient = || lock.lock_within(Duration::from_secs(100)).unwrap().is_some();
+            let patient = scope.spawn(patient);
             drop(guard);
             assert!(patient.join().unwrap());
         });

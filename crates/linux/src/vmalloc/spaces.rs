@@ -88,7 +88,7 @@ impl Spaces {
     pub fn purge_others(&self, start: usize) -> bool {
         let mut panics = FirstPanic::default();
         let mut asked = Vec::new();
-        if let Some(list) = self.0.lock_within(WAIT_MAX) {
+        if let Ok(Some(list)) = self.0.lock_within(WAIT_MAX) {
             for other in list.iter().filter(|other| other.start != start) {
                 asked.push(other.waiters.clone());
                 // SAFETY: an address space is alive while it is in the list, and the list is
