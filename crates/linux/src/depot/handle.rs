@@ -406,7 +406,7 @@ impl Depot {
     ///
     /// # Errors
     /// [`CallbackError::TooMany`]: at most 7 can be registered, and one less for each of: a
-    /// segment, address spaces, a monitor that has set a ceiling; [`CallbackError::Forked`] in a
+    /// segment, address spaces, a monitor that follows a limit; [`CallbackError::Forked`] in a
     /// child; [`CallbackError::Reentrant`] in a [signal handler](Self#signal-handlers).
     pub fn on_pressure(
         &self,

@@ -46,7 +46,7 @@ struct MonitorCap {
 }
 
 /// The thread of a monitor, which answers requests that reach the monitor's ceiling.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Listener {
     /// Makes the thread wake up.
     pub wake: Arc<OwnedFd>,
@@ -62,24 +62,12 @@ impl Listener {
 }
 
 impl MonitorCaps {
-    /// Sets the ceiling of a monitor, whose listener stays; `None`: it has none any more.
-    pub fn set(&mut self, monitor: &MonitorId, bytes: Option<usize>) {
-        let (monitor, mut listener) = (Arc::downgrade(&monitor.0), None);
-        self.0.retain_mut(|cap| {
-            let is_own = cap.monitor.ptr_eq(&monitor);
-            if is_own {
-                listener = cap.listener.take();
-            }
-            !is_own && cap.monitor.strong_count() > 0
-        });
+    /// Sets the ceiling of a monitor, and the thread that answers requests which reach it, if there
+    /// is one. `None`: the monitor has no ceiling any more.
+    pub fn set(&mut self, monitor: &MonitorId, bytes: Option<usize>, listener: Option<&Listener>) {
+        let (monitor, listener) = (Arc::downgrade(&monitor.0), listener.cloned());
+        self.0.retain(|cap| !cap.monitor.ptr_eq(&monitor) && cap.monitor.strong_count() > 0);
         self.0.extend(bytes.map(|bytes| MonitorCap { monitor, bytes, listener }));
-    }
-
-    /// Has a thread answer requests that reach the ceiling of a monitor. `false`: it has none.
-    pub fn listen(&mut self, monitor: &MonitorId, listener: &Listener) -> bool {
-        let own = Arc::as_ptr(&monitor.0);
-        let cap = self.0.iter_mut().find(|cap| cap.monitor.as_ptr() == own);
-        cap.map(|cap| cap.listener = Some(listener.clone())).is_some()
     }
 
     /// The ceilings of monitors that have not ended: one that ends in a callback of the call that
@@ -118,7 +106,7 @@ pub(crate) enum Cap {
 #[derive(Clone, Copy)]
 pub(crate) enum NewCap<'m> {
     Program(usize),
-    Monitor(&'m MonitorId, Option<usize>),
+    Monitor(&'m MonitorId, Option<usize>, Option<&'m Listener>),
 }
 
 impl Caps {
@@ -141,8 +129,8 @@ impl Balloon {
     pub fn combine(&mut self, cap: NewCap<'_>) -> impl IntoIterator<Item = Cap> + use<> {
         let program = match cap {
             NewCap::Program(bytes) => Some(Cap::Program(bytes)),
-            NewCap::Monitor(monitor, bytes) => {
-                self.monitors.set(monitor, bytes);
+            NewCap::Monitor(monitor, bytes, listener) => {
+                self.monitors.set(monitor, bytes, listener);
                 None
             }
         };
@@ -201,29 +189,26 @@ mod tests {
             (caps.lowest(), caps.listener(100).map(|listener| u32::MAX - listener.thread))
         };
         assert_eq!(state(&caps), (None, None));
-        assert!(!caps.listen(first, &one), "it has no ceiling");
-        caps.set(first, Some(60));
-        caps.set(second, Some(40));
-        assert!(caps.listen(first, &one) && caps.listen(second, &two));
+        caps.set(first, Some(60), Some(&one));
+        caps.set(second, Some(40), Some(&two));
         assert_eq!(state(&caps), (Some(40), Some(0)));
         assert!(caps.listener(40).is_none(), "another ceiling is as low");
-        caps.set(second, Some(70));
+        caps.set(second, Some(70), Some(&two));
         assert_eq!(state(&caps), (Some(60), Some(1)));
-        caps.set(second, Some(60));
+        caps.set(second, Some(60), Some(&two));
         assert_eq!(state(&caps), (Some(60), Some(0)));
-        caps.set(third, Some(50));
+        caps.set(third, Some(50), None);
         assert_eq!(state(&caps), (Some(50), None), "its monitor has no thread");
-        caps.set(third, None);
-        caps.set(second, None);
+        caps.set(third, None, None);
+        caps.set(second, None, None);
         assert_eq!(state(&caps), (Some(60), Some(1)));
         let ended = MonitorId::default();
-        caps.set(&ended, Some(20));
-        assert!(caps.listen(&ended, &two));
+        caps.set(&ended, Some(20), Some(&two));
         drop(ended);
         assert_eq!(state(&caps), (Some(60), Some(1)), "that monitor has ended");
-        assert!(caps.listen(first, &listener(thread_id())));
+        caps.set(first, Some(60), Some(&listener(thread_id())));
         assert_eq!(state(&caps), (Some(60), None), "its own thread");
-        caps.set(first, None);
+        caps.set(first, None, None);
         assert_eq!((caps.0.len(), state(&caps)), (0, (None, None)));
     }
 

@@ -141,27 +141,21 @@ impl<'d> Ceiling<'d> {
     }
 
     /// Sets a monitor's ceiling to what the limit of the container allows, at least a pageblock;
-    /// `None`: any. Returns the ceiling in force, and adds the bytes that were present above it to
-    /// `given_back_bytes`.
+    /// `None`: any. From then on `listener` answers requests that reach it. Returns the ceiling in
+    /// force, and adds the bytes that were present above it to `given_back_bytes`.
     pub(crate) fn follow(
         &self,
         monitor: &MonitorId,
         bytes: Option<usize>,
+        listener: Option<&Listener>,
         given_back_bytes: &mut u64,
     ) -> Result<usize, CeilingError> {
         if self.frames.is_pinned() {
             return Err(CeilingError::Pinned);
         }
         let least = self.frames.pageblock_bytes();
-        let cap = NewCap::Monitor(monitor, bytes.map(|bytes| bytes.max(least)));
+        let cap = NewCap::Monitor(monitor, bytes.map(|bytes| bytes.max(least)), listener);
         self.adjust(cap, given_back_bytes)
-    }
-
-    /// Has a thread answer requests that reach this monitor's ceiling. `false`: there is no ceiling
-    /// of this monitor.
-    pub(crate) fn listen(&self, monitor: &MonitorId, listener: &Listener) -> bool {
-        let balloon = self.frames.balloon().lock();
-        balloon.is_ok_and(|mut balloon| balloon.monitors.listen(monitor, listener))
     }
 
     /// Wakes the thread that answers requests which reach the ceiling in force, if that is a
@@ -642,8 +636,9 @@ mod tests {
         // No thread has this id.
         let listener = Listener { wake: Arc::new(wake), thread: u32::MAX };
         let ring = || ceiling.ring(Duration::ZERO) == Ring::Rung;
-        assert_eq!(ceiling.follow(&monitor, Some(4 * block), &mut 0), Ok(4 * block));
-        assert!(ceiling.listen(&monitor, &listener) && ring());
+        let follow = |bytes| ceiling.follow(&monitor, bytes, Some(&listener), &mut 0);
+        assert_eq!(follow(Some(4 * block)), Ok(4 * block));
+        assert!(ring());
         assert_eq!(ceiling.set(2 * block), Ok(2 * block));
         let (told, rung) = mpsc::channel();
         let other = depot.clone();
@@ -653,7 +648,7 @@ mod tests {
         drop(balloon);
         assert_eq!(ceiling.set(usize::MAX), Ok(4 * block));
         assert!(ring());
-        assert_eq!(ceiling.follow(&monitor, None, &mut 0), Ok(8 * block));
+        assert_eq!(follow(None), Ok(8 * block));
         assert!(!ring());
     }
 
@@ -663,7 +658,7 @@ mod tests {
         let block = rustix::param::page_size() * PAGEBLOCK_PAGES as usize;
         let [set, held] = [(); 2].map(|()| Depot::new(8 * block).unwrap());
         let (ceiling, monitor) = (Ceiling::of(&held), MonitorId::default());
-        assert_eq!(ceiling.follow(&monitor, Some(4 * block), &mut 0), Ok(4 * block));
+        assert_eq!(ceiling.follow(&monitor, Some(4 * block), None, &mut 0), Ok(4 * block));
         let _setting = SettingGuard::new(set.shared());
         let ring = || ceiling.ring(Duration::ZERO);
         std::thread::scope(|scope| {

@@ -65,6 +65,8 @@ pub(super) struct CeilingSum {
 pub(super) struct Follower {
     /// The monitor whose ceilings these are: other monitors of the depots have theirs.
     id: MonitorId,
+    /// The thread that answers requests which reach these ceilings, if there is one.
+    pub listener: Option<Listener>,
     /// Whether the limit counts huge pages of the system's pool.
     counts_huge_pages: bool,
     /// The room when the ceilings were last set, and the bytes that depots had given back by then.
@@ -78,13 +80,12 @@ impl Follower {
     pub fn new(counts_huge_pages: bool) -> Self {
         let followed = CeilingSum::default();
         let id = MonitorId::default();
-        Follower { id, counts_huge_pages, last: None, is_set: false, followed }
+        Follower { id, listener: None, counts_huge_pages, last: None, is_set: false, followed }
     }
 
-    /// Has a thread answer requests that reach this monitor's ceiling of a depot. `false`: there is
-    /// none.
-    pub fn listen(&self, depot: &Depot, listener: &Listener) -> bool {
-        Ceiling::of(depot).listen(&self.id, listener)
+    /// Has a thread answer requests that reach the ceilings: the next call that follows sets all.
+    pub fn listen(&mut self, listener: Listener) {
+        (self.listener, self.last) = (Some(listener), None);
     }
 
     /// Whether depots may have ceilings of this monitor.
@@ -132,7 +133,7 @@ impl Follower {
         if std::mem::take(&mut self.is_set) {
             for depot in depots {
                 // A waker that panics keeps no other depot below a ceiling.
-                let follow = || Ceiling::of(depot).follow(&self.id, None, &mut 0);
+                let follow = || Ceiling::of(depot).follow(&self.id, None, None, &mut 0);
                 let result = FirstPanic::default().catch(follow);
                 // In a callback of the call that sets it: the next look does.
                 self.is_set |= result == Some(Err(CeilingError::Reentrant));
@@ -163,7 +164,13 @@ impl Follower {
             };
             let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
             let given_back_bytes = &mut followed.given_back_bytes;
-            let follow = || Ceiling::of(depot).follow(&self.id, Some(target), given_back_bytes);
+            let listener = self.listener.as_ref();
+            if listener.is_some() {
+                // Where there is no place for a callback, requests fail sooner.
+                let _ = depot.shared().ring_at_ceilings();
+            }
+            let ceiling = Ceiling::of(depot);
+            let follow = || ceiling.follow(&self.id, Some(target), listener, given_back_bytes);
             // A depot's callback that panics keeps no other depot without a ceiling.
             let Some(result) = panics.catch(follow) else { continue };
             let reached = match result {
@@ -187,11 +194,20 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
     use super::*;
+    use crate::Order;
     use crate::waiting::answers::Ring;
+
+    /// A follower whose listener is a thread with an id that no thread has.
+    fn follower() -> Follower {
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut follower = Follower::new(false);
+        follower.listen(Listener { wake: Arc::new(wake), thread: u32::MAX });
+        follower
+    }
 
     /// A monitor that cannot lift its ceiling at once is rung for by requests that reach it.
     #[test]
@@ -199,14 +215,10 @@ mod tests {
         let block = rustix::param::page_size() << 9;
         let depots = [Depot::new(8 * block).unwrap()];
         let ceiling = Ceiling::of(&depots[0]);
-        let mut follower = Follower::new(false);
+        let mut follower = follower();
         let room = Room { limit_bytes: 4 * block as u64, left_bytes: 4 * block as i64 };
         follower.follow(&depots, Some(room));
         assert_eq!(ceiling.bytes(), 4 * block);
-        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        // No thread has this id.
-        let listener = Listener { wake: Arc::new(wake), thread: u32::MAX };
-        assert!(follower.listen(&depots[0], &listener));
         let ring = || ceiling.ring(Duration::ZERO) == Ring::Rung;
         assert!(ring());
         let balloon = depots[0].shared().balloon().lock().unwrap();
@@ -216,5 +228,23 @@ mod tests {
         assert!(ceiling.bytes() == 4 * block && ring());
         follower.follow(&depots, None);
         assert!(ceiling.bytes() == 8 * block && !ring());
+    }
+
+    /// A monitor is rung for at the ceiling of one depot while it sets that of the next.
+    #[test]
+    fn a_ceiling_is_answered_from_the_start() {
+        let block = rustix::param::page_size() << 9;
+        let depots = [(); 2].map(|()| Depot::new(8 * block).unwrap());
+        let (first, (told, rings)) = (depots[0].clone(), mpsc::channel());
+        let callback = move |_| {
+            let _ = told.send(Ceiling::of(&first).ring(Duration::ZERO));
+            0
+        };
+        depots[1].on_pressure(callback).unwrap();
+        let _held: Vec<_> = (0..6).map(|_| depots[1].page(Order::PAGEBLOCK).unwrap()).collect();
+        let room = Room { limit_bytes: 8 * block as u64, left_bytes: 8 * block as i64 };
+        follower().follow(&depots, Some(room));
+        assert_eq!(rings.try_recv(), Ok(Ring::Rung));
+        assert!(depots[0].shared().callbacks().bell().is_some());
     }
 }

@@ -62,8 +62,6 @@ pub struct Watcher {
     /// CPUs that the depots take for isolated.
     isolated: CpuSet,
     follower: Follower,
-    /// The thread that answers requests which reach a ceiling, if there is one.
-    listener: Option<Listener>,
 }
 
 /// The result of a look.
@@ -117,7 +115,6 @@ impl Watcher {
             counters: Arc::default(),
             isolated: isolated(depots),
             follower,
-            listener: None,
         };
         // Before the program allocates its next page.
         watcher.follow(depots);
@@ -169,18 +166,12 @@ impl Watcher {
         self.counters.above_ceiling_bytes.add(given_back_bytes);
         self.counters.ceiling_bytes.set(followed.ceiling_bytes);
         self.counters.unprotected.set(followed.unprotected);
-        if let Some(listener) = &self.listener {
-            for depot in depots.iter().filter(|depot| self.follower.listen(depot, listener)) {
-                // Where there is no place for a callback, requests fail sooner.
-                let _ = depot.shared().ring_at_ceilings();
-            }
-        }
         given_back_bytes
     }
 
     /// Has the calling thread answer requests that reach a ceiling: it is woken by `wake`.
     pub(super) fn listen(&mut self, wake: Arc<OwnedFd>) {
-        self.listener = Some(Listener { wake, thread: thread_id() });
+        self.follower.listen(Listener { wake, thread: thread_id() });
         let depots: Vec<Depot> = self.depots().collect();
         self.follow(&depots);
     }
@@ -348,7 +339,7 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         let depots: Vec<Depot> = self.depots().collect();
         self.follower.end(&depots);
-        if self.listener.is_some() {
+        if self.follower.listener.is_some() {
             depots.iter().filter_map(bell).for_each(|bell| bell.answers.end());
         }
     }
