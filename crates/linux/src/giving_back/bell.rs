@@ -47,6 +47,6 @@ impl Reclaim for Bell {
         // depot's state, which stays where it is.
         let frames = unsafe { self.frames.get() };
         let ceiling = Ceiling::over(frames, self.allowance.as_deref());
-        self.answers.after(|limit| ceiling.ring(limit))
+        self.answers.after(|limit| ceiling.ring(&self.answers, limit))
     }
 }

@@ -46,7 +46,7 @@ use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
 use crate::system::fork_mark::ForkMark;
 use crate::system::sync::Guard;
-use crate::waiting::answers::{Ring, WAIT_MAX};
+use crate::waiting::answers::{Answers, Ring, WAIT_MAX};
 use crate::waiting::waiters::MarkerGuard;
 
 /// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
@@ -159,9 +159,9 @@ impl<'d> Ceiling<'d> {
     }
 
     /// Wakes the thread that answers requests which reach the ceiling in force, if that is a
-    /// monitor's. Then it waits while another thread sets a ceiling, as the answer would, for about
-    /// `limit` at most.
-    pub(crate) fn ring(&self, limit: Duration) -> Ring {
+    /// monitor's, and notes it in `answers`. Then it waits while another thread sets a ceiling, as
+    /// the answer would, for about `limit` at most.
+    pub(crate) fn ring(&self, answers: &Answers, limit: Duration) -> Ring {
         if !self.is_monitors() {
             return Ring::NoMonitor;
         }
@@ -172,7 +172,10 @@ impl<'d> Ceiling<'d> {
             Err(_) => return Ring::NoMonitor,
         };
         let others = self.others(self.allowance.map_or(balloon.caps, Allowance::caps));
-        let is_rung = balloon.monitors.listener(others).is_some_and(Listener::ring);
+        let is_rung = balloon.monitors.listener(others).is_some_and(|listener| {
+            answers.note_ring(listener.thread);
+            listener.ring()
+        });
         if is_rung { Ring::Rung } else { Ring::NoMonitor }
     }
 
@@ -635,7 +638,7 @@ mod tests {
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         // No thread has this id.
         let listener = Listener { wake: Arc::new(wake), thread: u32::MAX };
-        let ring = || ceiling.ring(Duration::ZERO) == Ring::Rung;
+        let ring = || ceiling.ring(&Answers::default(), Duration::ZERO) == Ring::Rung;
         let follow = |bytes| ceiling.follow(&monitor, bytes, Some(&listener), &mut 0);
         assert_eq!(follow(Some(4 * block)), Ok(4 * block));
         assert!(ring());
@@ -643,7 +646,8 @@ mod tests {
         let (told, rung) = mpsc::channel();
         let other = depot.clone();
         let balloon = depot.shared().balloon().lock().unwrap();
-        std::thread::spawn(move || told.send(Ceiling::of(&other).ring(Duration::MAX)));
+        let ring_long = move || Ceiling::of(&other).ring(&Answers::default(), Duration::MAX);
+        std::thread::spawn(move || told.send(ring_long()));
         assert_eq!(rung.recv_timeout(Duration::from_secs(60)), Ok(Ring::NoMonitor));
         drop(balloon);
         assert_eq!(ceiling.set(usize::MAX), Ok(4 * block));
@@ -660,7 +664,7 @@ mod tests {
         let (ceiling, monitor) = (Ceiling::of(&held), MonitorId::default());
         assert_eq!(ceiling.follow(&monitor, Some(4 * block), None, &mut 0), Ok(4 * block));
         let _setting = SettingGuard::new(set.shared());
-        let ring = || ceiling.ring(Duration::ZERO);
+        let ring = || ceiling.ring(&Answers::default(), Duration::ZERO);
         std::thread::scope(|scope| {
             let (told, is_held) = mpsc::channel();
             let (end, ends) = mpsc::channel::<()>();

@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
     use crate::Order;
-    use crate::waiting::answers::Ring;
+    use crate::waiting::answers::{Answers, Ring};
 
     /// A follower whose listener is a thread with an id that no thread has.
     fn follower() -> Follower {
@@ -219,7 +219,7 @@ mod tests {
         let room = Room { limit_bytes: 4 * block as u64, left_bytes: 4 * block as i64 };
         follower.follow(&depots, Some(room));
         assert_eq!(ceiling.bytes(), 4 * block);
-        let ring = || ceiling.ring(Duration::ZERO) == Ring::Rung;
+        let ring = || ceiling.ring(&Answers::default(), Duration::ZERO) == Ring::Rung;
         assert!(ring());
         let balloon = depots[0].shared().balloon().lock().unwrap();
         // As in a callback of the call that has the lock.
@@ -237,7 +237,7 @@ mod tests {
         let depots = [(); 2].map(|()| Depot::new(8 * block).unwrap());
         let (first, (told, rings)) = (depots[0].clone(), mpsc::channel());
         let callback = move |_| {
-            let _ = told.send(Ceiling::of(&first).ring(Duration::ZERO));
+            let _ = told.send(Ceiling::of(&first).ring(&Answers::default(), Duration::ZERO));
             0
         };
         depots[1].on_pressure(callback).unwrap();

@@ -181,6 +181,9 @@ impl Watcher {
     pub(super) fn answer(&mut self) {
         self.counters.rings.add(1);
         let depots: Vec<Depot> = self.depots().collect();
+        let mut rung: Vec<_> = depots.iter().filter_map(|it| Some((it, bell(it)?))).collect();
+        // A request that rings later gets the next answer, which may free pages of its depot.
+        rung.retain(|(_, bell)| bell.answers.take_ring(thread_id()));
         let before_bytes = self.counters.ceiling_bytes.get();
         self.follow(&depots);
         let ceiling_bytes = self.counters.ceiling_bytes.get();
@@ -196,11 +199,9 @@ impl Watcher {
                 depot.drain(Scope::ALL, Mode::Quiet);
             }
         }
-        for depot in &depots {
-            if let Some(bell) = bell(depot) {
-                let freed_pages = freed_bytes >> depot.page_size().shift();
-                bell.answers.give(freed_pages.max(is_lifted.into()));
-            }
+        for (depot, bell) in rung {
+            let freed_pages = freed_bytes >> depot.page_size().shift();
+            bell.answers.give(freed_pages.max(is_lifted.into()));
         }
     }
 

@@ -76,6 +76,8 @@ pub enum Mutant {
     EndsUnseen,
     /// A request raises the thread's word as if it had nothing to do with the flag.
     RaisesUnordered,
+    /// A monitor answers depots whose requests have not rung for it.
+    AnswersUnrung,
 }
 
 /// Whether a model leaves this step out. Never in production.

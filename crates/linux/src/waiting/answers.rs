@@ -3,19 +3,25 @@
 //! # Invariants
 //! 1. A request that rang sleeps until an answer that was given after it looked. It reads the
 //!    number of answers before it rings, and sleeps only while the number is the same. So an answer
-//!    to the ring is never slept through. (It may be woken by the answer to an earlier ring, and
-//!    then has what that one freed.)
+//!    to the ring is never slept through. (It may be woken by the answer to an earlier ring at its
+//!    depot, and then has what that one freed.)
 //! 2. A request that sees an answer's number finds what the answer freed.
 //! 3. No request sleeps for longer than [`WAIT_MAX`]. A callback may wait for a lock that the
 //!    request holds.
 //! 4. The end of a monitor is no answer: a request may have rung for another monitor. It rings
 //!    again, and looks for pages if there is no monitor to ring for.
+//! 5. A monitor answers the requests of those depots alone where it was rung for before it began:
+//!    all pages that it frees may be of these. A request notes the monitor, and then rings. The
+//!    monitor takes the note after it was woken. So it finds the note, unless a later request of
+//!    the depot has rung for another monitor: then that one's answer is for both.
 //!
 //! Explored by `tests/loom/answers.rs`.
 
 use std::time::Duration;
 
-use crate::system::prim::{AtomicU32, AtomicU64, Ordering, now_ms, wait, wake_all};
+use crate::system::prim::{
+    AtomicU32, AtomicU64, Mutant, Ordering, is_mutant, now_ms, wait, wake_all,
+};
 
 /// The longest that a request waits for an answer.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -41,6 +47,8 @@ pub(crate) enum Ring {
 pub(crate) struct Answers {
     /// Answers so far. Requests sleep on this word.
     count: AtomicU32,
+    /// Id of the thread that was last rung for, until it begins to answer; or 0.
+    rung: AtomicU32,
     /// Pages that the last answer freed, or [`ENDED`].
     freed_pages: AtomicU64,
     /// Time of the last answer if it freed nothing, in milliseconds of [`now_ms`] plus 1; or 0.
@@ -51,6 +59,20 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Notes the thread that a request is about to wake.
+    pub fn note_ring(&self, thread: u32) {
+        // Release: pairs with the Acquire in `take_ring`, which may come before the ring itself. An
+        // exchange: the thread that takes a later request's note is ordered after this one, too.
+        self.rung.swap(thread, Ordering::Release);
+    }
+
+    /// Whether a request has rung for this thread, which begins to answer.
+    pub fn take_ring(&self, thread: u32) -> bool {
+        // Acquire: pairs with the Release in `note_ring`; the answer comes after the request.
+        let taken = self.rung.compare_exchange(thread, 0, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok() || is_mutant(Mutant::AnswersUnrung)
+    }
+
     /// Tells the requests that wait how many pages were freed for them.
     pub fn give(&self, freed_pages: u64) {
         let vain_ms = if freed_pages == 0 { now_ms() + 1 } else { 0 };
@@ -86,7 +108,7 @@ impl Answers {
         let left_ms = || end_ms.saturating_sub(now_ms()) as u32;
         let mut freed_pages = 0;
         loop {
-            // Relaxed: the count alone; the ring orders it before the answer.
+            // Relaxed: the count alone; the note of the ring orders it before the answer.
             let seen = self.count.load(Ordering::Relaxed);
             // Relaxed, and below: with an older value a request waits longer once, or less long.
             let is_held = now_ms() < self.held_end_ms.load(Ordering::Relaxed);

@@ -835,6 +835,49 @@ fn a_monitor_that_ends_answers_for_no_other() {
     common::all_back(&depot);
 }
 
+/// A request that rings while the monitor frees pages of another depot waits for the next answer.
+#[test]
+fn an_answer_for_one_depot_is_none_for_another() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("answers-two");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
+    let depots = [(); 2].map(|()| Depot::new(16 * block).unwrap());
+    let mut held: Vec<_> = depots
+        .iter()
+        .flat_map(|depot| (0..4).map(|_| depot.page(Order::PAGEBLOCK).unwrap()))
+        .collect();
+    let mut stock = [0, 3].map(|at| held.remove(at)).into_iter();
+    let (rings, is_rung) = std::sync::mpsc::channel();
+    // Pages of the first depot, and then of the other.
+    let frees = move |_| {
+        let _ = rings.send(());
+        // The time that the other request takes to ring, and would then take to fail. If it rings
+        // later, it gets its answer, too.
+        std::thread::sleep(Duration::from_millis(100));
+        stock.next().map_or(0, |page| page.len() as u64)
+    };
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
+    let builder = Monitor::builder(&depots[0]).and(&depots[1]).policy(policy);
+    let monitor = builder.sources(group.sources()).on_pressure(0, frees).start().unwrap();
+    let request = |depot: &Depot| {
+        let began = Instant::now();
+        (depot.page(Order::BASE).map(drop), began.elapsed())
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| request(&depots[0]));
+        is_rung.recv().unwrap();
+        let second = scope.spawn(|| request(&depots[1]));
+        for request in [first, second] {
+            let (result, elapsed) = request.join().unwrap();
+            // No request waits for longer than a second, by a clock that may lag by a tick.
+            assert!(result.is_ok() || elapsed >= Duration::from_millis(980), "{elapsed:?}");
+        }
+    });
+    drop((held, monitor));
+    depots.iter().for_each(common::all_back);
+}
+
 /// The end of a monitor with the lower ceiling has requests ring for the one with the other.
 #[test]
 fn a_monitor_is_rung_for_when_a_lower_one_ends() {
