@@ -188,7 +188,6 @@ impl Watcher {
         self.follow(&depots);
         let ceiling_bytes = self.counters.ceiling_bytes.get();
         let mut freed_bytes = ceiling_bytes.saturating_sub(before_bytes);
-        // A request that rang before the ceilings were lifted looks again.
         let is_lifted = !self.follower.may_have_ceilings();
         if freed_bytes == 0 && !is_lifted {
             freed_bytes = self.force().call_back((ceiling_bytes / ANSWER_SHARE).max(ANSWER_MIN));
@@ -200,8 +199,11 @@ impl Watcher {
             }
         }
         for (depot, bell) in rung {
-            let freed_pages = freed_bytes >> depot.page_size().shift();
-            bell.answers.give(freed_pages.max(is_lifted.into()));
+            match is_lifted {
+                // The ceiling of another monitor may be in force now.
+                true => bell.answers.end(),
+                false => bell.answers.give(freed_bytes >> depot.page_size().shift()),
+            }
         }
     }
 

@@ -8,8 +8,9 @@
 //! 2. A request that sees an answer's number finds what the answer freed.
 //! 3. No request sleeps for longer than [`WAIT_MAX`]. A callback may wait for a lock that the
 //!    request holds.
-//! 4. The end of a monitor is no answer: a request may have rung for another monitor. It rings
-//!    again, and looks for pages if there is no monitor to ring for.
+//! 4. The end of a monitor, or of its limit, is no answer: a request may have rung for another
+//!    monitor, or may have to. It rings again, and looks for pages if there is no monitor to ring
+//!    for.
 //! 5. A monitor answers the requests of those depots alone where it was rung for before it began:
 //!    all pages that it frees may be of these. A request notes the monitor, and then rings. The
 //!    monitor takes the note after it was woken. So it finds the note, unless a later request of
@@ -81,7 +82,7 @@ impl Answers {
         self.wake(freed_pages);
     }
 
-    /// Has the requests that wait ring again: a monitor has ended.
+    /// Has the requests that wait ring again: a monitor has ended, or has no ceiling any more.
     pub fn end(&self) {
         self.wake(ENDED);
     }

@@ -835,6 +835,37 @@ fn a_monitor_that_ends_answers_for_no_other() {
     common::all_back(&depot);
 }
 
+/// A monitor whose limit is gone answers for no other whose ceiling leaves no more pages.
+#[test]
+fn a_limit_that_is_lifted_answers_for_no_other() {
+    let _alone = THREADS.lock().unwrap();
+    let [group, lifted] = ["stays", "lifted"].map(Group::new);
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let depot = Depot::new(32 * block).unwrap();
+    let mut held: Vec<_> = (0..8).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    let mut stock = held.pop();
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
+    let start = |group: &Group, bytes: usize, free: Box<dyn FnMut(u64) -> u64 + Send>| {
+        group.put("memory.max", &format!("{bytes}\n")).put("memory.current", "0\n");
+        let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+        builder.on_pressure(0, free).start().unwrap()
+    };
+    let free = move |_| stock.take().map_or(0, |page: Page| page.len() as u64);
+    // Less than a pageblock above the ceiling that is lifted, which is rung for.
+    let other = start(&group, 10 * block + block / 2, Box::new(free));
+    let monitor = start(&lifted, 10 * block, Box::new(|_| 0));
+    while monitor.counts().looks == 0 {
+        std::thread::yield_now();
+    }
+    lifted.put("memory.max", "max\n");
+    let began = Instant::now();
+    let result = depot.page(Order::BASE).map(drop);
+    // No request waits for longer than a second, by a clock that may lag by a tick.
+    assert!(result.is_ok() || began.elapsed() >= Duration::from_millis(980), "{result:?}");
+    drop((held, monitor, other));
+    common::all_back(&depot);
+}
+
 /// A request that rings while the monitor frees pages of another depot waits for the next answer.
 #[test]
 fn an_answer_for_one_depot_is_none_for_another() {
