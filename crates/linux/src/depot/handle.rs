@@ -377,9 +377,11 @@ impl Depot {
     /// ceiling's lock. Wakers of requests that wait for pages of this depot are called when the
     /// lock is free again, so the callback must not wait for such a request of another thread. Its
     /// own do not queue: [`page_timeout`](Self::page_timeout) looks each millisecond, and a future
-    /// of [`page_async`](Self::page_async) wakes its task at once. Wakers for pages of another
-    /// depot, which the callback frees, are called at once: they must not wait for a thread that
-    /// sets a ceiling of this depot.
+    /// of [`page_async`](Self::page_async) wakes its task at once. The callback must not wait for a
+    /// future that was polled before it began: requests behind that in the queue sleep on, beside
+    /// pages that the future was woken for. Wakers for pages of another depot, which the callback
+    /// frees, are called at once: they must not wait for a thread that sets a ceiling of this
+    /// depot.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
