@@ -8,18 +8,27 @@ use crate::frame::{NodeId, Order, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
 use crate::pcp::{Caches, Mode, NO_ZONE, Scope};
 use crate::store::SearchRules;
+use crate::sync::model::IS_LOOM;
 use crate::zone::Reserve;
 
 impl<'m, C: Cpus> Caches<'m, C> {
     /// The zone to try first here, whatever its watermarks; `None`: the zone list decides.
     pub fn first_zone(&self, here: Here, flags: Flags) -> Option<ZoneId> {
-        if flags.is_this_node() {
-            return None;
+        let shared = self.pcps.shared(here.cpu);
+        let first = match shared.first_zones[flags.level()] {
+            NO_ZONE => return None,
+            zone => ZoneId::new(u32::from(zone)),
+        };
+        if flags.is_this_node() || !self.has_memory(first) {
+            return self.zones_for(shared.node, flags).find(|&zone| self.has_memory(zone));
         }
-        match self.pcps.shared(here.cpu).first_zones[flags.level()] {
-            NO_ZONE => None,
-            zone => Some(ZoneId::new(u32::from(zone))),
-        }
+        Some(first)
+    }
+
+    /// Whether a zone has memory, so that its caches and its store are worth a look: the highest
+    /// zone of a kernel may have none.
+    fn has_memory(&self, zone: ZoneId) -> bool {
+        IS_LOOM || self.zones.get(zone).managed() > 0
     }
 
     fn may_serve(&self, zone: ZoneId, node: NodeId, flags: Flags) -> bool {
@@ -54,7 +63,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
     pub fn walk_for_block(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
         let here = self.here();
         let rules = flags.rules(reserve);
-        self.zones_for(self.node_of(here), flags).find_map(|zone| match here {
+        let zones = self.zones_for(self.node_of(here), flags);
+        zones.filter(|&zone| self.has_memory(zone)).find_map(|zone| match here {
             Some(here) => self.share(here.cpu, zone).alloc(here, order, rules),
             None => self.alloc_direct(None, zone, order, rules),
         })

@@ -2,10 +2,13 @@
 //! fewest requests need.
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
+use pagedepot::cpus::{CpuLock, Environment, LockedCpus, Unusable, WhichCpu};
 use pagedepot::{
-    AllocError, Config, CpuId, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId,
+    AllocError, Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, Watermarks,
+    ZoneConfig, ZoneId,
 };
 
 /// Zones by place: three nodes with memory, of which node 1 has three zones.
@@ -116,6 +119,70 @@ fn a_zone_near_its_watermark_is_passed_over() {
     assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
     // The reserve of a zone that the request may use is enough.
     assert!(depot.alloc(Order::BASE, Flags::default().at_most_level(1).atomic()).is_ok());
+}
+
+/// A system of one CPU that counts slow calls.
+#[derive(Default)]
+struct SlowCalls(AtomicU64);
+
+impl WhichCpu for &SlowCalls {
+    fn cpu(&self) -> Option<CpuId> {
+        Some(CpuId::new(0))
+    }
+}
+
+impl Environment for &SlowCalls {
+    fn check_usable(&self) -> Result<(), Unusable> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Slow calls of 1000 pairs with these flags where the zone that comes first has so many frames.
+fn slow_calls(first: u32, flags: Flags) -> u64 {
+    let ranges = [range(0, 1 << 14), range(1 << 14, first)];
+    let zone = |level, ranges| ZoneConfig { level, ..open_zone("z", ranges) };
+    let zones = [zone(1, &ranges[..1]), zone(2, &ranges[1..])];
+    let config = Config::new(1, &zones);
+    let (calls, locks) = (SlowCalls::default(), [CpuLock::new()]);
+    let mut memory = metadata(&config);
+    let cpus = LockedCpus::new(&locks, &calls);
+    let mut depot = Allocator::new(&config, &mut memory, cpus).unwrap();
+    for _ in 0..1000 {
+        let pfn = depot.alloc(Order::BASE, flags).unwrap();
+        depot.free(pfn, Order::BASE).unwrap();
+    }
+    let slow = calls.0.load(Ordering::Relaxed);
+    depot.validate().unwrap();
+    slow
+}
+
+#[test]
+fn a_zone_without_memory_costs_nothing() {
+    for flags in [Flags::default(), Flags::default().this_node()] {
+        assert!((1..20).contains(&slow_calls(1 << 14, flags)));
+        assert!((1..20).contains(&slow_calls(0, flags)));
+    }
+}
+
+#[test]
+fn batches_for_this_node_come_from_the_caches() {
+    let ranges = [range(0, 1 << 14)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(1, &zones);
+    let mut memory = metadata(&config);
+    let depot = single(&config, &mut memory);
+    let flags = Flags::default().this_node();
+    let mut list = [Pfn::new(0); 500];
+    assert_eq!(depot.alloc_many(Order::BASE, flags, &mut list), Ok(500));
+    list.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
+    let direct = || {
+        let stats = depot.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
+        stats.counts.direct_allocs
+    };
+    let before = direct();
+    assert_eq!(depot.alloc_many(Order::BASE, flags, &mut list[..64]), Ok(64));
+    assert_eq!(direct(), before);
 }
 
 #[test]
