@@ -169,7 +169,10 @@ impl ZonePolicy {
         let seen = TurnCounts::unpack(self.seen.load(Ordering::Relaxed));
         match self.get() {
             Evacuation::Off => false,
-            Evacuation::Goal { .. } => true,
+            Evacuation::Goal { percent } => {
+                let wanted = self.seen_free.load(Ordering::Relaxed) / 100 * u64::from(percent);
+                u64::from(seen.whole) * u64::from(PAGEBLOCK_FRAMES) < wanted
+            }
             Evacuation::Adaptive => !is_plenty(u64::from(seen.whole), managed),
         }
     }
@@ -281,6 +284,15 @@ mod tests {
         assert_eq!(quota(Evacuation::Goal { percent: 50 }, 700), 68);
         // More whole ones than there is memory, as hands may have seen: not below 0.
         assert_eq!(quota(Evacuation::Goal { percent: 100 }, 2000), 0);
+    }
+
+    #[test]
+    fn a_goal_that_is_reached_wants_no_more() {
+        for (percent, whole, wants) in [(90, 1800, true), (90, 1850, false), (0, 0, false)] {
+            let zone = ZonePolicy::new(Evacuation::Goal { percent });
+            zone.note_given(2048 * BLOCK, whole);
+            assert_eq!(zone.wants_more(4096 * BLOCK), wants, "{percent} % of 2048, {whole}");
+        }
     }
 
     #[test]
