@@ -84,7 +84,7 @@ impl Bitmap<'_> {
         let own = wanted.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
         let ranked = |number| Some((Rank::of(self.section(number)?)?, number));
         let own_ranked = if sections.contains(&own) { ranked(own) } else { None };
-        let behind = own.clamp(sections.start, sections.end.saturating_sub(1)) + 1;
+        let behind = sections.end.min(own + 1).max(sections.start);
         let others =
             self.with_whole(behind..sections.end).chain(self.with_whole(sections.start..own));
         let best = match wanted.rules.kind.is_movable() {
