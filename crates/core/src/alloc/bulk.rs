@@ -180,10 +180,11 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         let is_popped_from = |tag: &Tag| tag.has_fronts() && !tag.row().1;
         let tag = caches.store.simple_tag(chunk[0], order);
         let Some(tag) = tag.filter(is_popped_from) else { return 0 };
-        // A closed gate leads here, too.
+        // A closed gate leads here, too. A CPU without caches keeps none.
         if chunk.len() < least
             || caches.hand_over(here)
-            || caches_batch(&caches.share(here.cpu, tag.zone()), order)
+            || caches.has_caches(here.cpu)
+                && caches_batch(&caches.share(here.cpu, tag.zone()), order)
         {
             return 0;
         }
@@ -217,7 +218,8 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         let caches = self.caches;
         let Some(here) = caches.here() else { return false };
         // A block that was free already is gone, too, and noted.
-        !caches.pcps.pcp(here.cpu, tag.zone()).is_above_high()
+        caches.has_caches(here.cpu)
+            && !caches.pcps.pcp(here.cpu, tag.zone()).is_above_high()
             && matches!(self.free_slowly(pfn, order, tag), Ok(()) | Err(FreeError::NotAllocated))
     }
 
@@ -384,6 +386,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// A magazine that this CPU caches is taken by one sequence; an empty front is loaded from the
     /// CPU's shelf. What it has not cached of 64 blocks or more comes from the store in chunks of
     /// 64. Fewer blocks, and large ones, refill the front, as a single request does.
+    /// For the first block that is not to be had it reclaims as a single request does, and counts
+    /// as one that failed, whether it has got others or not.
     ///
     /// # Errors
     /// Fails like [`alloc`](Self::alloc), when not even one block was to be had.

@@ -239,9 +239,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
 
     /// Whether a CPU has caches now.
     pub fn are_enabled(&self, cpu: CpuId) -> bool {
-        // Relaxed: a report.
-        cpu.get() < self.0.pcps.cpus()
-            && gate::is_enabled(self.0.pcps.blocks().gate(cpu).load(Ordering::Relaxed))
+        cpu.get() < self.0.pcps.cpus() && self.0.has_caches(cpu)
     }
 
     /// Decays the caches of all CPUs once: for embedders with a timer, and for what idle CPUs hold

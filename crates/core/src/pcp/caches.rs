@@ -14,6 +14,7 @@ use crate::cpus::{Cpus, Environment, Event, Transfer};
 use crate::frame::{CpuId, Kind, NodeId, Order, Pfn, ZoneId};
 use crate::front::gate::Gate;
 use crate::front::word::Word;
+use crate::front::gate::is_enabled;
 use crate::front::{BlockArray, Here, MagazineIndex, WordOffset, is_open};
 use crate::store::{SearchRequest, SearchRules, Store};
 use crate::sync::prim::Ordering;
@@ -103,6 +104,11 @@ impl<'m, C: Cpus> Caches<'m, C> {
         open.then(|| {
             Word(self.pcps.blocks().word(front.here, front.offset()).load(Ordering::Relaxed))
         })
+    }
+
+    /// Whether a CPU has caches now; a hint.
+    pub fn has_caches(&self, cpu: CpuId) -> bool {
+        is_enabled(self.pcps.blocks().gate(cpu).load(Ordering::Relaxed))
     }
 
     /// The node of a caller that runs `here`; node 0 for callers on a CPU without caches.

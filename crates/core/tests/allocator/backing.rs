@@ -63,6 +63,22 @@ fn magazines_move_between_fronts_and_the_backing() {
 }
 
 #[test]
+fn batches_of_a_cpu_without_caches_come_back_in_chunks() {
+    with_depot(
+        false,
+        |config| config.caches = false,
+        |mut depot, sets| {
+            let mut list = [Pfn::new(0); 100];
+            assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut list), Ok(100));
+            let before = sets.puts();
+            depot.free_many_of(Order::BASE, &list).unwrap();
+            assert!(sets.puts() - before <= 2, "{}", sets.puts() - before);
+            assert_eq!(depot.validate().unwrap().free_pages, 4096);
+        },
+    );
+}
+
+#[test]
 fn bits_of_a_request_reach_the_backing() {
     with_depot(
         true,

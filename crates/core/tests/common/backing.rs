@@ -1,7 +1,7 @@
 //! A simple store in place of an embedder's: sets of free frames behind a mutex.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagedepot::{
@@ -17,6 +17,8 @@ pub struct Sets {
     zones: Mutex<Vec<ZoneSet>>,
     /// Bits of the last request.
     last_bits: AtomicU16,
+    /// Calls of `put`.
+    puts: AtomicU64,
     /// Whether it serves ranges, and small blocks by words.
     has_ranges: bool,
 }
@@ -35,6 +37,7 @@ impl Sets {
         let sets = Sets {
             zones: Mutex::new(zones.iter().map(|_| ZoneSet::default()).collect()),
             last_bits: AtomicU16::new(0),
+            puts: AtomicU64::new(0),
             has_ranges,
         };
         for (zone, config) in (0..).map(ZoneId::new).zip(zones) {
@@ -51,6 +54,12 @@ impl Sets {
     /// The bits of the last request for blocks.
     pub fn last_bits(&self) -> u16 {
         self.last_bits.load(Ordering::Relaxed)
+    }
+
+    /// How often it was called for blocks that come back.
+    #[allow(dead_code, reason = "tests of other crates have it, too")]
+    pub fn puts(&self) -> u64 {
+        self.puts.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<ZoneSet>> {
@@ -105,6 +114,7 @@ unsafe impl Backing for Sets {
 
     fn put(&self, zone: ZoneId, blocks: &[Block]) -> DoubleFree {
         assert!(!blocks.is_empty() && blocks.len() <= 64);
+        self.puts.fetch_add(1, Ordering::Relaxed);
         let set = &mut self.lock()[zone.index()];
         let mut doubled = DoubleFree::NONE;
         for (pfn, order) in blocks.iter().map(|block| (block.pfn(), block.order())) {
