@@ -92,7 +92,7 @@ pub fn alloc(layout: Layout) -> Option<Paddr> {
 }
 
 /// # Panics
-/// When there is no memory for the metadata, 35 KiB per GiB and 5 KiB per CPU: nothing boots so.
+/// When there is no memory for the metadata, 35 KiB per GiB and 10 KiB per CPU: nothing boots so.
 fn build() {
     let memory = Memory::of(&BOOT.lock());
     let cpus = ostd::cpu::num_cpus() as u32;

@@ -38,8 +38,8 @@ use core::ptr::NonNull;
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about
     /// 35.3 KiB per 2^18 frames begun, of which 2 KiB also where there are none below the
-    /// highest; a bit per frame, at most 16 KiB of them; about 1 KiB per CPU and zone, and the
-    /// magazines for every CPU's caches at `high_min`.
+    /// highest; a bit per frame, at most 16 KiB of them; about 4 KiB per CPU and zone, and the
+    /// magazines for every CPU's caches at `high_min`: 25 of 256 bytes at least.
     ///
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.

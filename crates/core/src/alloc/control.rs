@@ -287,8 +287,9 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
     /// that is too small for one, aligned, gives none.
     ///
     /// [`HighPolicy`](crate::HighPolicy) says how many there are at first: enough for every CPU at
-    /// its `high_min`. An allocator with a [`LinearMap`](crate::LinearMap) carves more from its own
-    /// frames when it needs them. One without goes past the caches then, so a kernel that raises
+    /// its `high_min`. An allocator with a [`LinearMap`](crate::LinearMap) carves more when it
+    /// needs them, from frames of the zone whose blocks it caches that lie within 512 MiB behind
+    /// the metadata. One without such frames goes past the caches then, so a kernel that raises
     /// [limits](crate::ZoneSettings::set_cache_limits) once it knows its memory adds magazines
     /// here: one for 63 pages.
     ///
