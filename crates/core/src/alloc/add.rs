@@ -179,7 +179,7 @@ impl<'m, C: Cpus> MemoryAdder<'_, 'm, C> {
     /// Whether the pageblocks of a range may be given to a zone.
     fn check_new(&self, zone: ZoneId, range: FrameRange) -> Result<(), ConfigError> {
         range.pageblocks().map(PageblockIndex).try_for_each(|pageblock| {
-            match self.0.caches.store.tags().raw(pageblock) {
+            match self.0.caches.store.tags.raw(pageblock) {
                 Tag::ABSENT => Ok(()),
                 tag if tag == Tag::removed(zone) => Ok(()),
                 tag => Err(not_new(pageblock, tag)),
@@ -241,7 +241,7 @@ impl<'m, C: Cpus> MemoryAdder<'_, 'm, C> {
             caches.direct(None, zone).count_allocs(0, pages);
         }
         range.pageblocks().for_each(|pageblock| {
-            caches.store.tags().set(PageblockIndex(pageblock), Tag::new(zone, Kind::MOVABLE))
+            caches.store.tags.set(PageblockIndex(pageblock), Tag::new(zone, Kind::MOVABLE))
         });
         zone_state.cover(sections.start as u32, sections.end as u32);
         if given == FrameOrigin::Held {

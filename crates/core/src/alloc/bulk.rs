@@ -328,7 +328,7 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
         let differing = blocks.iter().fold(0, |bits, pfn| bits | (pfn.get() ^ first));
         let is_aligned = Pfn::new(first | differing).is_aligned(order);
         let store = &self.0.store;
-        let are_alike = || order <= Order::PAGEBLOCK && store.tags().are_simple(blocks, tag);
+        let are_alike = || order <= Order::PAGEBLOCK && store.tags.are_simple(blocks, tag);
         if is_aligned && (differing < PAGEBLOCK_FRAMES || are_alike()) {
             return blocks.len();
         }

@@ -142,7 +142,7 @@ impl<C: Cpus> Search for LastSearch<'_, '_, C> {
     }
 
     fn is_isolated(&self) -> bool {
-        let tags = self.caches.store.tags();
+        let tags = self.caches.store.tags;
         matches!(self.request.want, Want::At { start, frames, .. }
             if tags.is_any_near(start, frames, Tag::is_isolated))
     }
@@ -151,7 +151,7 @@ impl<C: Cpus> Search for LastSearch<'_, '_, C> {
         // Frames that have been removed meanwhile are of none.
         self.caches.zones_of(self.request).filter(|&zone| match self.request.want {
             Want::At { start, frames, .. } => {
-                self.caches.store.tags().zone_of_range(start, frames) == Some(zone)
+                self.caches.store.tags.zone_of_range(start, frames) == Some(zone)
             }
             _ => true,
         })

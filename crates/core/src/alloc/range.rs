@@ -51,7 +51,7 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         if !caches.store.has_ranges() {
             return Err(AllocError::Unsupported);
         }
-        let tags = caches.store.tags();
+        let tags = caches.store.tags;
         let zone = tags.zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
         Ok(self.request(Want::At { zone, start, frames }, flags))
     }
@@ -60,7 +60,7 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
     fn check_free_range(&self, start: Pfn, frames: u32) -> Result<ZoneId, FreeError> {
         let caches = self.caches;
         self.check_usable()?;
-        let zone = caches.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
+        let zone = caches.store.tags.zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
         if are_carved(caches, start, frames) {
             return Err(FreeError::NotAllocated);
         }
@@ -205,7 +205,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let slow = self.slow();
         let zone = slow.check_free_range(start, frames)?;
         if let Some(order) = cached_block(frames).filter(|&order| start.is_aligned(order))
-            && let Some(tag) = self.caches.store.tags().of_block(start, order)
+            && let Some(tag) = self.caches.store.tags.of_block(start, order)
         {
             return slow.free_checked(start, order, tag);
         }
@@ -321,7 +321,7 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
     /// Counts as [`counts`](Self::counts) does, for one zone. A section (2^18 frames) that two
     /// zones share is counted for the first of them.
     pub fn counts_of(&self, zone: ZoneId) -> ResidencyCounts {
-        let tags = self.0.caches.store.tags();
+        let tags = self.0.caches.store.tags;
         self.sum(|number| {
             let pageblocks = number * SECTION_PAGEBLOCKS..(number + 1) * SECTION_PAGEBLOCKS;
             let mut tags = pageblocks.map(|pageblock| tags.raw(PageblockIndex(pageblock as u32)));

@@ -285,7 +285,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Tells the reports that a layer above holds back `pages` pages of the zone of `pfn`, freed by
     /// their users but not yet safe to reuse (negative: gives them back). `false`: no such memory.
     pub fn note_quarantined(&self, pfn: Pfn, pages: i64) -> bool {
-        let Some(tag) = self.caches.store.tags().tag(pfn) else { return false };
+        let Some(tag) = self.caches.store.tags.tag(pfn) else { return false };
         // Wrapping: a negative count is added in two's complement.
         self.caches.zones.get(tag.zone()).quarantined.fetch_add(pages as u64, Ordering::Relaxed);
         true
@@ -293,7 +293,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// The node of the zone that `pfn` belongs to.
     pub fn node_of(&self, pfn: Pfn) -> Option<NodeId> {
-        self.caches.store.tags().tag(pfn).map(|tag| self.caches.zones.get(tag.zone()).node)
+        self.caches.store.tags.tag(pfn).map(|tag| self.caches.zones.get(tag.zone()).node)
     }
 
     /// Whether `pfn` is free in the store at this moment.

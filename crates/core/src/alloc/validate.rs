@@ -276,7 +276,7 @@ impl<C: Cpus> Validation<'_, '_, C> {
     /// pageblocks, and that as many are avoided as were counted. Returns how many are reported.
     fn check_pageblocks(&self, zone: ZoneId) -> Result<u64, Fault> {
         let Some(bitmap) = self.caches.store.bitmap() else { return Ok(0) };
-        let (tags, span) = (bitmap.tags(), self.caches.zones.get(zone).span());
+        let (tags, span) = (bitmap.tags, self.caches.zones.get(zone).span());
         let (mut reported, mut found) = (0, 0);
         for number in span.0 as usize..span.1 as usize {
             let Some(section) = bitmap.section(number) else { continue };
@@ -311,7 +311,7 @@ impl<C: Cpus> Validation<'_, '_, C> {
                 installed_pages += i64::from(order.magazine_frames());
             }
             for pfn in self.caches.pcps.frames_of(part) {
-                let its = self.caches.store.tags().zone_of_range(pfn, order.frames());
+                let its = self.caches.store.tags.zone_of_range(pfn, order.frames());
                 if its != Some(zone) || !pfn.is_aligned(order) {
                     return Err(Fault::Misplaced { pfn, cpu });
                 }

@@ -15,10 +15,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// The zone to try first here, whatever its watermarks; `None`: the zone list decides.
     pub fn first_zone(&self, here: Here, flags: Flags) -> Option<ZoneId> {
         let shared = self.pcps.shared(here.cpu);
-        let first = match shared.first_zones[flags.level()] {
-            NO_ZONE => return None,
-            zone => ZoneId::new(u32::from(zone)),
-        };
+        let first = Some(shared.first_zones[flags.level()]).filter(|&zone| zone != NO_ZONE)?;
+        let first = ZoneId::new(u32::from(first));
         if flags.is_this_node() || !self.has_memory(first) {
             return self.zones_for(shared.node, flags).find(|&zone| self.has_memory(zone));
         }
@@ -159,7 +157,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         let direct = self.direct(here, zone);
         let moving = direct.begin(u64::from(frames));
         // What is isolated is for the caller that removes or empties it.
-        let is_isolated = self.store.tags().is_any_near(start, frames, Tag::is_isolated);
+        let is_isolated = self.store.tags.is_any_near(start, frames, Tag::is_isolated);
         let is_ours = !is_isolated && self.store.claim(zone, start, frames);
         if is_ours {
             self.store.note_run(tag, start, frames);

@@ -76,7 +76,7 @@ impl<C: Cpus> Hooks<'_, '_, C> {
     /// A block comes back: its checks, which every block passes.
     #[inline]
     pub fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
-        let tag = self.caches.store.tags().of_block(pfn, order).ok_or(FreeError::OutOfRange)?;
+        let tag = self.caches.store.tags.of_block(pfn, order).ok_or(FreeError::OutOfRange)?;
         if !pfn.is_aligned(order) {
             return Err(FreeError::Misaligned);
         }
@@ -94,7 +94,7 @@ impl<C: Cpus> Hooks<'_, '_, C> {
     /// report of misuse.
     #[cold]
     pub fn take_back(&self, pfn: Pfn, order: Order) {
-        let Some(tag) = self.caches.store.tags().tag(pfn) else { return };
+        let Some(tag) = self.caches.store.tags.tag(pfn) else { return };
         // Fails where the panic came before `note_alloc`.
         let _ = self.note_free(pfn, order);
         self.caches.direct(self.caches.here(), tag.zone()).put(pfn, order);
@@ -144,7 +144,7 @@ impl<C: Cpus> Hooks<'_, '_, C> {
             return Err(FreeError::Misaligned);
         }
         self.caches.cpus.environment().check_usable()?;
-        self.caches.store.tags().of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
+        self.caches.store.tags.of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
         if are_carved(self.caches, pfn, from.frames()) {
             return Err(FreeError::NotAllocated);
         }
@@ -171,7 +171,7 @@ impl<C: Cpus> Hooks<'_, '_, C> {
 
 /// Whether any of these frames, which are memory, holds the allocator's own magazines.
 pub(crate) fn are_carved<C>(caches: &Caches<'_, C>, start: Pfn, frames: u32) -> bool {
-    caches.store.tags().is_any_near(start, frames, Tag::is_carved)
+    caches.store.tags.is_any_near(start, frames, Tag::is_carved)
         && caches.pcps.state.carved.any(start, frames)
 }
 

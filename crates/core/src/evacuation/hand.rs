@@ -214,7 +214,7 @@ impl HandStep<'_, '_> {
     }
 
     fn state(&self) -> State {
-        let tags = self.bitmap.tags();
+        let tags = self.bitmap.tags;
         State {
             free: self.zone.free_estimate().max(0) as u64,
             managed: self.zone.managed(),
@@ -259,7 +259,7 @@ impl HandStep<'_, '_> {
             self.policy.note_turn(seen, began, state);
             if !IS_LOOM {
                 // No protocol reads it.
-                bitmap.tags().forget_larger(self.zone_id);
+                bitmap.tags.forget_larger(self.zone_id);
             }
         }
         let seen = if ends_turn { TurnCounts::default() } else { seen };
@@ -283,7 +283,7 @@ impl HandStep<'_, '_> {
         for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
             let bit = pageblock.in_section() % 64;
             let is = |word: u64| word >> bit & 1 == 1;
-            let tag = bitmap.tags().raw(pageblock);
+            let tag = bitmap.tags.raw(pageblock);
             if !is(some | evacuating | free) || !tag.serves(self.zone_id) {
                 continue;
             }
@@ -315,7 +315,7 @@ impl HandStep<'_, '_> {
             let some = section.hints(word).0 & mask & !free;
             let serves = |bit: &u32| {
                 let pageblock = PageblockIndex(base + word as u32 * u64::BITS + bit);
-                self.bitmap.tags().raw(pageblock).serves(self.zone_id)
+                self.bitmap.tags.raw(pageblock).serves(self.zone_id)
             };
             let are_ours = || serves(&mask.trailing_zeros()) && serves(&mask.ilog2());
             let of_zone = match free | some == 0 || are_ours() {

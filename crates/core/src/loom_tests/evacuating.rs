@@ -58,7 +58,7 @@ fn settle(depot: &Depot<Rseq>) {
 }
 
 fn evacuates(depot: &Depot<Rseq>) -> bool {
-    depot.allocator.caches.store.bitmap().unwrap().tags().with_carved(FIRST).is_avoided()
+    depot.allocator.caches.store.bitmap().unwrap().tags.with_carved(FIRST).is_avoided()
 }
 
 fn must_alloc(depot: &Depot<Rseq>) -> Pfn {
@@ -189,7 +189,7 @@ fn a_mark_beside_a_change_of_mobility() {
         let owner = spawn(0, &depot, |depot| {
             let unmovable = Flags::new(Mobility::Unmovable);
             let pfn = depot.alloc_block(PAIR, unmovable).expect("all is free");
-            let tag = depot.allocator.caches.store.bitmap().unwrap().tags().of(FIRST);
+            let tag = depot.allocator.caches.store.bitmap().unwrap().tags.of(FIRST);
             assert_eq!(tag.kind().mobility(), Mobility::Unmovable);
             depot.free_block(pfn, PAIR);
         });
@@ -260,7 +260,7 @@ const STEPS_BEFORE: u32 = 1;
 
 /// Pageblocks that evacuate.
 fn evacuating(depot: &Depot<Rseq>) -> u32 {
-    depot.allocator.caches.store.bitmap().unwrap().tags().avoided(ZONE)
+    depot.allocator.caches.store.bitmap().unwrap().tags.avoided(ZONE)
 }
 
 fn step_hand(depot: &Depot<Rseq>) {

@@ -197,7 +197,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let wants_more = |policy: &ZonePolicy| policy.wants_more(self.zone.managed());
         // Some are avoided, or more should be.
         let are_whole_short = || {
-            self.store().tags().avoided(self.zone_id) > 0
+            self.store().tags.avoided(self.zone_id) > 0
                 || self.caches.pcps.policy(self.zone_id).is_some_and(wants_more)
         };
         if IS_LOOM || !limits.adapts() || !are_whole_short() {

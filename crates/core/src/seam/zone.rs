@@ -180,13 +180,13 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// The state of a pageblock.
     pub fn state(&self, pageblock: PageblockIndex) -> PageblockState {
-        PageblockState::of(self.caches().store.tags().raw(pageblock))
+        PageblockState::of(self.caches().store.tags.raw(pageblock))
     }
 
     /// The requests that a pageblock of this zone serves, and whether these are those whose class
     /// is [kept apart](crate::Classes). `None`: it is isolated, or none of this zone.
     pub fn served(&self, pageblock: PageblockIndex) -> Option<(Mobility, bool)> {
-        let tag = self.caches().store.tags().raw(pageblock);
+        let tag = self.caches().store.tags.raw(pageblock);
         let kind = tag.serves(self.id).then(|| tag.of_the_rest().kind())?;
         Some((kind.mobility(), kind == Kind::APART))
     }
@@ -194,7 +194,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Whether a pageblock evacuates: frees of its frames go to the store, and allocations take
     /// from others first.
     pub fn is_evacuating(&self, pageblock: PageblockIndex) -> bool {
-        self.caches().store.tags().raw(pageblock).is_avoided()
+        self.caches().store.tags.raw(pageblock).is_avoided()
     }
 
     /// The use of a pageblock. `None`: it is none of this zone that could be emptied,
@@ -202,7 +202,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// they say that nothing is free.
     pub fn usage(&self, pageblock: PageblockIndex) -> Option<PageblockUse> {
         let bitmap = self.bitmap()?;
-        let tag = bitmap.tags().raw(pageblock);
+        let tag = bitmap.tags.raw(pageblock);
         if !tag.serves(self.id) || tag.is_carved() {
             return None;
         }
@@ -245,7 +245,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Whether all these frames are memory of this zone.
     pub fn has(&self, range: FrameRange) -> bool {
-        self.caches().store.tags().zone_of_range(range.start, range.frames) == Some(self.id)
+        self.caches().store.tags.zone_of_range(range.start, range.frames) == Some(self.id)
     }
 
     /// Whether a frame is free in the store now.
@@ -344,7 +344,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         let caches = self.caches();
         let range = FrameRange::new(pfn, order.frames());
         let is_ours = self.are_held(range) && self.hooks.note_free(pfn, order).is_ok();
-        match caches.store.tags().of_block(pfn, order) {
+        match caches.store.tags.of_block(pfn, order) {
             Some(tag) if is_ours => {
                 caches.direct(caches.here(), tag.zone()).put(pfn, order);
             }
@@ -455,7 +455,7 @@ impl<'a, 'm> Isolation<'a, 'm> {
         let first = pageblocks.start;
         let mut isolation = Isolation { store, zone, pageblocks: first..first };
         for pageblock in pageblocks.map(PageblockIndex) {
-            if pageblock.0 as usize >= store.tags().len() {
+            if pageblock.0 as usize >= store.tags.len() {
                 return Err((pageblock, PageblockState::Absent));
             }
             let isolated = store.isolate(pageblock, zone);
@@ -480,14 +480,14 @@ impl<'a, 'm> Isolation<'a, 'm> {
 
     /// The requests that one of the pageblocks serves once the isolation ends.
     pub fn mobility(&self, pageblock: PageblockIndex) -> Option<Mobility> {
-        self.store.tags().raw(pageblock).of_isolated().map(|tag| tag.kind().mobility())
+        self.store.tags.raw(pageblock).of_isolated().map(|tag| tag.kind().mobility())
     }
 }
 
 impl Drop for Isolation<'_, '_> {
     fn drop(&mut self) {
         let pageblocks = self.pageblocks.clone().map(PageblockIndex);
-        pageblocks.for_each(|pageblock| self.store.tags().end_isolation(pageblock));
+        pageblocks.for_each(|pageblock| self.store.tags.end_isolation(pageblock));
     }
 }
 

@@ -31,7 +31,7 @@ use core::ops::Range;
 pub struct Bitmap<'m> {
     /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
     table: &'m [AtomicUsize],
-    pub(super) tags: Tags<'m>,
+    pub tags: Tags<'m>,
     pub summary: Summary<'m>,
     /// Claims that were rolled back. A statistic, so Relaxed, and rare.
     failed_claims: &'m AtomicU64,
@@ -52,12 +52,6 @@ impl<'m> Bitmap<'m> {
     ) -> Self {
         debug_assert_eq!(tags.len(), table.len() * SECTION_PAGEBLOCKS);
         Bitmap { table, tags, summary, failed_claims, reports, avoids }
-    }
-
-    /// The tags of pageblocks.
-    #[inline]
-    pub fn tags(&self) -> &Tags<'m> {
-        &self.tags
     }
 
     /// The largest number of sections.

@@ -88,12 +88,6 @@ impl<'m> Store<'m> {
         !IS_LOOM && self.noted.is_any()
     }
 
-    /// The tags of pageblocks.
-    #[inline]
-    pub fn tags(&self) -> &Tags<'m> {
-        &self.tags
-    }
-
     /// The tag of a block like [`Tags::simple`]. `None` also if it lies in two pageblocks whose
     /// tags differ: they may be of different zones, or one without memory.
     #[inline]
