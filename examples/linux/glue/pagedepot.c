@@ -23,6 +23,26 @@ static inline void zone_statistics(struct zone *preferred_zone, struct zone *z, 
 /* 6.6 gave pcp->high a range, and moved the accounting of free pages into __rmqueue(). */
 #define DEPOT_SINCE(major, minor) (LINUX_VERSION_CODE >= KERNEL_VERSION(major, minor, 0))
 
+/*
+ * The flags of what may come from anywhere, such as a program of BPF at a probe: in the middle of a
+ * sequence of this CPU, in a task, and so not to its fronts. A kernel that has other names for them
+ * does not compile.
+ */
+#if defined(ALLOC_NOLOCK)
+#define DEPOT_ALLOC_NOLOCK	ALLOC_NOLOCK
+#elif DEPOT_SINCE(6, 15)
+#define DEPOT_ALLOC_NOLOCK	ALLOC_TRYLOCK
+#else
+#define DEPOT_ALLOC_NOLOCK	0
+#endif
+#if defined(FPI_NOLOCK)
+#define DEPOT_FPI_NOLOCK	FPI_NOLOCK
+#elif DEPOT_SINCE(6, 15)
+#define DEPOT_FPI_NOLOCK	FPI_TRYLOCK
+#else
+#define DEPOT_FPI_NOLOCK	0
+#endif
+
 DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
@@ -348,11 +368,9 @@ void depot_c_panic(void)
 static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, int migratetype,
 				     unsigned int alloc_flags)
 {
-#ifdef ALLOC_HIGHATOMIC
 	/* Towards the reserves, as for empty lists. */
 	if (unlikely(alloc_flags & ALLOC_HIGHATOMIC))
 		return DEPOT_NONE;
-#endif
 	return depot_alloc(depot, order, migratetype, alloc_flags);
 }
 
@@ -401,11 +419,9 @@ static __always_inline struct page *depot_rmqueue(struct depot *depot, struct zo
 	enum zone_type zid = zone_idx(zone);
 	struct page *page;
 
-#ifdef ALLOC_TRYLOCK
-	/* From anywhere, as depot_is_tried() has it of frees. The lock of the buddy lists is tried. */
-	if (unlikely(alloc_flags & ALLOC_TRYLOCK))
+	/* The lock of the buddy lists is tried. */
+	if (unlikely(alloc_flags & DEPOT_ALLOC_NOLOCK))
 		return NULL;
-#endif
 	do {
 		u32 pfn = depot_pop_here(depot, zid, order, migratetype);
 
@@ -463,26 +479,17 @@ static __always_inline struct page *depot_first(gfp_t gfp, unsigned int order,
 	return page;
 }
 
-/*
- * Whether this may come from anywhere, such as a program of BPF at a probe: in the middle of a
- * sequence of this CPU, in a task, and so not to its fronts.
- */
-static __always_inline bool depot_is_tried(fpi_t fpi_flags)
+/* Whether a block that is freed passes the caches by. */
+static __always_inline bool depot_is_for_lists(unsigned long pfn, fpi_t fpi_flags)
 {
-#ifdef FPI_TRYLOCK
-	return unlikely(fpi_flags & FPI_TRYLOCK);
-#else
-	return false;
-#endif
+	return depot_is_beyond(pfn) || unlikely(fpi_flags & DEPOT_FPI_NOLOCK);
 }
 
 static noinline void depot_free_slow(struct depot *depot, struct zone *zone, struct page *page,
 				     unsigned long pfn, unsigned int order, int migratetype,
 				     fpi_t fpi_flags)
 {
-	bool may_cache = !depot_is_beyond(pfn) && !depot_is_tried(fpi_flags);
-
-	if (likely(may_cache) && depot_free(depot, pfn, order, migratetype)) {
+	if (!depot_is_for_lists(pfn, fpi_flags) && depot_free(depot, pfn, order, migratetype)) {
 #if DEPOT_SINCE(6, 7)
 		if (test_bit(ZONE_BELOW_HIGH, &zone->flags) &&
 		    zone_watermark_ok(zone, 0, high_wmark_pages(zone), ZONE_MOVABLE, 0))
@@ -521,7 +528,7 @@ static __always_inline bool depot_free_page(struct zone *zone, struct page *page
 	preempt_disable();
 	here = depot_here();
 	depot_count(here, PGFREE, order);
-	if (depot_is_beyond(pfn) || depot_is_tried(fpi_flags))
+	if (depot_is_for_lists(pfn, fpi_flags))
 		pushed = false;
 	else if (likely(!here.handlers))
 		pushed = depot_push(depot, here.cpu,

@@ -270,6 +270,19 @@ fn check_config(config: &str, wanted: &str) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// A version of Linux that has renamed a flag does not compile, so that nothing is left out
+    /// without a word.
+    #[test]
+    fn no_code_of_the_glue_depends_on_the_name_of_a_flag() {
+        let glue = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/linux/glue");
+        for (file, _) in GLUE {
+            let text = fs::read_to_string(glue.join(file)).unwrap();
+            for name in text.lines().filter_map(|line| line.strip_prefix("#ifdef ")) {
+                assert!(["CONFIG_", "DEPOT_"].iter().any(|ours| name.starts_with(ours)), "{name}");
+            }
+        }
+    }
+
     #[test]
     fn options_that_scenarios_need_may_not_be_dropped() {
         let wanted = "# Comment\nCONFIG_CMA=y\nCONFIG_TTY=y\n";
