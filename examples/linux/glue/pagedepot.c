@@ -456,8 +456,8 @@ static __always_inline struct page *depot_first(gfp_t gfp, unsigned int order,
 		return NULL;
 	depot = zone->depot;
 	/* Cpusets and dirty limits may forbid the zone; get_page_from_freelist() asks them. */
-	if (unlikely(!depot || order > PAGE_ALLOC_COSTLY_ORDER || ac->spread_dirty_pages) ||
-	    cpusets_enabled())
+	if (unlikely(!depot || order > PAGE_ALLOC_COSTLY_ORDER || ac->spread_dirty_pages ||
+		     (alloc_flags & DEPOT_ALLOC_NOLOCK)) || cpusets_enabled())
 		return NULL;
 #if !DEPOT_SINCE(6, 6)
 	if (IS_ENABLED(CONFIG_CMA) && ac->migratetype == MIGRATE_MOVABLE &&
