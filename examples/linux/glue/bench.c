@@ -167,6 +167,44 @@ static void batch(int order, int count, int movable, int rounds)
 	say("foreign %d\n", foreign);
 }
 
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+/* Pages that this CPU caches beyond those in its pcp lists, while interrupts are off. */
+static u64 cached_here(void)
+{
+	struct zone *zone;
+	u64 cached = 0;
+
+	for_each_populated_zone(zone)
+		cached += depot_cpu_pages(zone, smp_processor_id());
+	return cached;
+}
+
+/* Pages that are allocated and freed as from anywhere: what this CPU caches stays as it is. */
+static void nolock(int count)
+{
+	int i, pages = 0, moved = 0;
+	u64 cached;
+
+	count = clamp(count, 1, HELD_MAX);
+	local_irq_disable();
+	cached = cached_here();
+	for (i = 0; i < count; i++) {
+		held[i] = alloc_pages_nolock(0, NUMA_NO_NODE, 0);
+		pages += !!held[i];
+		moved += cached_here() != cached;
+	}
+	for (i = 0; i < count; i++) {
+		if (held[i])
+			free_pages_nolock(held[i], 0);
+		moved += cached_here() != cached;
+	}
+	local_irq_enable();
+	say("nolock_pages %d\nnolock_moved %d\n", pages, moved);
+}
+#else
+static void nolock(int count) { }
+#endif
+
 /* By the interfaces that move many pages at once. */
 static void bulk(int count, int rounds)
 {
@@ -709,6 +747,8 @@ static ssize_t command(struct file *file, const char __user *buffer, size_t leng
 		pair(numbers[0], numbers[1]);
 	else if (!strcmp(name, "batch"))
 		batch(numbers[0], numbers[1], numbers[2], numbers[3]);
+	else if (!strcmp(name, "nolock"))
+		nolock(numbers[0]);
 	else if (!strcmp(name, "bulk"))
 		bulk(numbers[0], numbers[1]);
 	else if (!strcmp(name, "remote"))

@@ -498,6 +498,8 @@ static noinline void depot_free_slow(struct depot *depot, struct zone *zone, str
 		return;
 	}
 #if DEPOT_SINCE(6, 10)
+	/* It counts the pages itself, as depot_free_page() has. */
+	count_vm_events(PGFREE, -(1l << order));
 	free_one_page(zone, page, pfn, order, fpi_flags);
 #else
 	free_one_page(zone, page, pfn, order, get_pcppage_migratetype(page), fpi_flags);

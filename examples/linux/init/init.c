@@ -759,11 +759,30 @@ static void vmstat(void)
 	      freed < BATCH + OTHERS, "of %d pages %lld allocated, %lld freed", BATCH, allocated, freed);
 }
 
+/* Requests and frees that may come from anywhere pass the caches by, and are counted once. */
+static void nolock(void)
+{
+	enum { PAGES = 4096, OTHERS = 2000 };
+	long long freed = sum_in("/proc/vmstat", "\npgfree "), pages;
+
+	ask("nolock %d", PAGES);
+	freed = sum_in("/proc/vmstat", "\npgfree ") - freed;
+	pages = figure("nolock_pages");
+	if (pages < 0) {
+		printf("= untested nolock: this kernel has none\n");
+		return;
+	}
+	check("nolock", pages > OTHERS && llabs(freed - pages) < OTHERS &&
+	      (!has_depot || figure("nolock_moved") == 0), "%lld pages, %lld freed, moved %lld times",
+	      pages, freed, figure("nolock_moved"));
+}
+
 static void zoneinfo_and_vmstat(void)
 {
 	zoneinfo();
 	limits();
 	vmstat();
+	nolock();
 	books("zoneinfo");
 }
 
