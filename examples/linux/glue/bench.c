@@ -33,6 +33,7 @@ DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
 unsigned long depot_graces;
 void depot_ask_all(void) { }
+u64 depot_c_now_ms(void) { return 0; }
 #endif
 
 #define HELD_MAX 4096
@@ -728,7 +729,7 @@ static void counts(void)
 	    depot_sum.taken_pages, depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus,
 	    depot_graces);
 	say("movable_cached %llu\nmovable_shelved %llu\n", movable, movable_shelved);
-	say("depot %d\n", static_key_enabled(&pagedepot_on));
+	say("depot %d\nnow_ms %llu\n", static_key_enabled(&pagedepot_on), depot_c_now_ms());
 }
 
 static ssize_t command(struct file *file, const char __user *buffer, size_t length, loff_t *at)

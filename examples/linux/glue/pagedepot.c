@@ -349,9 +349,10 @@ bool depot_c_is_isolated(u32 cpu)
 		!depot_c_is_quiescent(cpu);
 }
 
+/* By all 64 bits: the lower half of jiffies begins five minutes before its end. */
 u64 depot_c_now_ms(void)
 {
-	return jiffies_to_msecs(jiffies);
+	return jiffies64_to_msecs(get_jiffies_64());
 }
 
 void depot_c_misuse(u32 pfn, u32 frames)

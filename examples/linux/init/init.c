@@ -924,8 +924,8 @@ static long long free_pages(void)
 	return value_in("/proc/meminfo", "MemFree:") / 4;
 }
 
-/* Free pages before the first scenario. */
-static long long free_before;
+/* Free pages, and the library's clock, before the first scenario. */
+static long long free_before, ms_before;
 
 /* After everything: nothing may be lost, but for what the kernel keeps of what it has used. */
 static void memfree(void)
@@ -938,6 +938,8 @@ static void memfree(void)
 	check("pages_back", free_before - left < all / 64, "%lld of %lld pages", free_before - left,
 	      all);
 	ask("counts");
+	/* It has gone back where half of it was taken, if five minutes have passed. */
+	check("clock", figure("now_ms") >= ms_before, "%lld ms after %lld", figure("now_ms"), ms_before);
 	printf("= cached_pages %lld\n", figure("cached"));
 	printf("= takes %lld\n= puts %lld\n= fences %lld\n", figure("takes"), figure("puts"),
 	       figure("fences"));
@@ -983,6 +985,7 @@ int main(void)
 	rounds = told("depot_rounds=", rounds);
 	ask("counts");
 	has_depot = figure("depot") > 0;
+	ms_before = figure("now_ms");
 	printf("= depot %d\n= cpus %ld\n", has_depot, cpus);
 	restarts = strstr(command_line, "depot_reboot");
 	free_before = free_pages();
