@@ -860,7 +860,8 @@ static void depot_zone_limits(struct zone *zone, unsigned long high_min, unsigne
 #endif
 
 static void depot_decay_all(struct work_struct *work);
-static DECLARE_DEFERRABLE_WORK(depot_decay_work, depot_decay_all);
+/* Not deferrable: it would wait for an idle CPU to wake, while others are busy. */
+static DECLARE_DELAYED_WORK(depot_decay_work, depot_decay_all);
 
 /* What the vmstat work of each CPU does for its lists: once a second, idle caches shrink. */
 static void depot_decay_all(struct work_struct *work)
