@@ -86,6 +86,8 @@ static_assert(PAGE_ALLOC_COSTLY_ORDER == 3);
 static u32 depot_fronts[2][16][4] __read_mostly;
 /* Depots have metadata of what lies below, a multiple of the largest block; 0 before the first. */
 static u32 depot_end_pfn __read_mostly;
+/* At most: numbers of frames have 32 bits. */
+#define DEPOT_END_PFN_MAX	((1ul << 32) - (1ul << (DEPOT_ORDERS - 1)))
 
 /* Whether a block is of memory that was added beyond all metadata: it is never cached. */
 static __always_inline bool depot_is_beyond(unsigned long pfn)
@@ -942,13 +944,14 @@ static void __meminit depot_setup_zone(struct zone *zone)
 		return;
 	}
 	if (!depot_end_pfn) {
-		/* Room for as much again, at 4 KiB per GiB. */
+		/* Room for as much again, at 4 KiB per GiB. Without hotplug nothing may lie beyond. */
 		if (IS_ENABLED(CONFIG_MEMORY_HOTPLUG))
-			end_pfn *= 2;
-		depot_end_pfn = round_up(end_pfn, 1 << (DEPOT_ORDERS - 1));
+			end_pfn = min(2 * end_pfn, DEPOT_END_PFN_MAX);
+		if (end_pfn <= DEPOT_END_PFN_MAX)
+			depot_end_pfn = round_up(end_pfn, 1ul << (DEPOT_ORDERS - 1));
 		cpumask_copy(&depot_cpus, cpu_online_mask);
 	}
-	bytes = depot_bytes(nr_cpu_ids, depot_end_pfn, high);
+	bytes = depot_end_pfn ? depot_bytes(nr_cpu_ids, depot_end_pfn, high) : 0;
 	memory = bytes ? depot_memory(zone, bytes) : NULL;
 	depot = memory ? depot_init(memory, bytes, zone, nr_cpu_ids, depot_end_pfn, high,
 				    depot_free_batches) : NULL;

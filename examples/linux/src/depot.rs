@@ -466,6 +466,11 @@ mod tests {
     }
 
     #[test]
+    fn a_depot_has_metadata_of_all_frames_that_have_numbers() {
+        assert!(depot_bytes(1, u32::MAX - 1023, 0) > depot_bytes(1, 1024, 0));
+    }
+
+    #[test]
     fn a_block_that_was_freed_twice_is_not_given_back() {
         let end_pfn = 1024;
         let bytes = depot_bytes(1, end_pfn, 0);
