@@ -203,6 +203,10 @@ fn caches_that_are_disabled_while_a_drainer_is_at_it() {
                 );
             },
         );
+        // That CPU has caches again. A second call disables it, too.
+        assert!(depot.cpu_caches().are_enabled(CPU));
+        assert_eq!(depot.cpu_caches().disable().busy_cpus, 0);
+        assert!((0..CPUS).all(|cpu| !depot.cpu_caches().are_enabled(CpuId::new(cpu))));
         depot.cpu_caches().enable();
         assert!((0..CPUS).all(|cpu| depot.cpu_caches().are_enabled(CpuId::new(cpu))));
         check_all_free(depot);

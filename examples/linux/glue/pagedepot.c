@@ -5,6 +5,7 @@
  * of zone_shelf.c are. The hooks in hooks.txt call what is static here.
  */
 #include <linux/context_tracking.h>
+#include <linux/delay.h>
 #include <linux/memblock.h>
 #include <linux/sched/isolation.h>
 #include <linux/stop_machine.h>
@@ -804,11 +805,16 @@ static void depot_zone_disable(struct zone *zone, bool disable)
 		return;
 	}
 	mutex_lock(&pcpu_drain_mutex);
-	depot_disable(depot, &done);
+	for (;;) {
+		depot_disable(depot, &done);
+		depot_note(&done);
+		if (!done.busy_cpus)
+			break;
+		/* A task that was asked hands over, and is preempted. It opens the gate behind it. */
+		msleep(1);
+	}
 	depot_shelf_close(zone, depot, true);
 	mutex_unlock(&pcpu_drain_mutex);
-	depot_note(&done);
-	WARN_ON_ONCE(done.busy_cpus);
 }
 
 /*
