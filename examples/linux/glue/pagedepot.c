@@ -20,6 +20,7 @@
 
 /* Defined further down. */
 static inline void zone_statistics(struct zone *preferred_zone, struct zone *z, long nr_account);
+static void drain_pages_zone(unsigned int cpu, struct zone *zone);
 
 /* 6.6 gave pcp->high a range, and moved the accounting of free pages into __rmqueue(). */
 #define DEPOT_SINCE(major, minor) (LINUX_VERSION_CODE >= KERNEL_VERSION(major, minor, 0))
@@ -667,20 +668,24 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
 
 /*
  * Drains all CPUs in a zone, or in all zones (NULL). Isolated ones, which a full drain leaves
- * alone, are asked. Returns whether the zone has a depot.
+ * alone, are asked. A zone without a depot has lists.
  */
-static bool depot_drain_zones(struct zone *only, enum depot_mode mode)
+static void depot_drain_zones(struct zone *only, enum depot_mode mode)
 {
 	struct zone *zone;
-	bool any = false;
+	int cpu;
 
 	for_each_populated_zone(zone) {
 		struct depot *depot = zone_depot(zone);
 		struct depot_drained done;
 
-		if (!depot || (only && zone != only))
+		if (only && zone != only)
 			continue;
-		any = true;
+		if (!depot) {
+			for_each_online_cpu(cpu)
+				drain_pages_zone(cpu, zone);
+			continue;
+		}
 		/* Or CPUs that were drained refill from it, also with pages that are isolated now. */
 		if (mode == DEPOT_FULL)
 			depot_shelf_drain(zone, depot);
@@ -692,12 +697,12 @@ static bool depot_drain_zones(struct zone *only, enum depot_mode mode)
 		}
 		depot_shelf_drain(zone, depot);
 	}
-	return any;
 }
 
 void depot_ask_all(void)
 {
-	depot_drain_zones(NULL, DEPOT_HANDOVER);
+	if (static_branch_unlikely(&pagedepot_on))
+		depot_drain_zones(NULL, DEPOT_HANDOVER);
 }
 
 /*
@@ -766,20 +771,20 @@ static bool depot_drain_by_work(struct zone *only, bool force)
  */
 static bool depot_drain_all(struct zone *only, bool force)
 {
-	bool any;
-
 	if (unlikely(depot_by_work))
 		return depot_drain_by_work(only, force);
 	if (depot_drain_rival(only))
 		return true;
 	if (!static_branch_unlikely(&pagedepot_on))
 		return false;
-	if (!only && !force)
-		return depot_drain_zones(NULL, DEPOT_QUIET);
+	if (!only && !force) {
+		depot_drain_zones(NULL, DEPOT_QUIET);
+		return true;
+	}
 	mutex_lock(&pcpu_drain_mutex);
-	any = depot_drain_zones(only, DEPOT_FULL);
+	depot_drain_zones(only, DEPOT_FULL);
 	mutex_unlock(&pcpu_drain_mutex);
-	return any;
+	return true;
 }
 
 /* Before a task is killed for memory, what fronts hold is taken too. */
