@@ -71,6 +71,13 @@ bool put(const char *path, const char *text)
 	return done;
 }
 
+static void must_put(const char *path, const char *text)
+{
+	bool done = put(path, text);
+
+	check("put", done, "%s to %s: %s", text, path, strerror(errno));
+}
+
 void ask(const char *format, ...)
 {
 	char command[64];
@@ -519,9 +526,10 @@ static void thp(void)
 static void hotplug_disabled(void)
 {
 	long long graces;
+	int status = 0;
 	pid_t other;
 
-	put(CPU_1, "0");
+	must_put(CPU_1, "0");
 	ask("counts");
 	graces = figure("graces");
 	ask("disable 1 0");
@@ -537,7 +545,7 @@ static void hotplug_disabled(void)
 	ask("disable 1 600");
 	check("disable_online", figure("disabled_left") == 0, "%lld pages stayed",
 	      figure("disabled_left"));
-	waitpid(other, NULL, 0);
+	check("online", waitpid(other, &status, 0) == other && !status, "status %d", status);
 	all_cache();
 }
 
@@ -576,12 +584,12 @@ static void cpu_hotplug(void)
 	books("cpu_hotplug");
 }
 
-static void memory_remove(int block)
+static void memory_state(int block, const char *state)
 {
 	char path[64];
 
 	snprintf(path, sizeof(path), "/sys/devices/system/memory/memory%d/state", block);
-	check("memory_remove", put(path, "offline"), "%d: %s", block, strerror(errno));
+	must_put(path, state);
 }
 
 /* Blocks of memory go and come back; then memory that was never there is added. */
@@ -606,7 +614,7 @@ static void memory_hotplug(void)
 	books("memory_offline");
 	before = value_in("/proc/meminfo", "MemTotal:");
 	if (put("/sys/devices/system/memory/probe", "0x40000000")) {
-		put("/sys/devices/system/memory/memory8/state", "online_movable");
+		memory_state(8, "online_movable");
 		after = value_in("/proc/meminfo", "MemTotal:");
 		check("memory_add", after > before, "%lld KiB before, %lld after", before, after);
 		faults(2, 64, 0, 2);
@@ -615,26 +623,25 @@ static void memory_hotplug(void)
 		      (!has_depot || figure("movable_shelved") > 0), "%lld pages, %lld on the shelf",
 		      figure("movable_cached"), figure("movable_shelved"));
 		/* Above twice the memory of the boot: nothing of it is cached, in a zone that caches. */
-		check("memory_probe", put("/sys/devices/system/memory/probe", "0x80000000"), "%s",
-		      strerror(errno));
-		put("/sys/devices/system/memory/memory16/state", "online_movable");
+		must_put("/sys/devices/system/memory/probe", "0x80000000");
+		memory_state(16, "online_movable");
 		before = value_in("/proc/meminfo", "MemTotal:");
 		check("memory_beyond", before > after, "%lld KiB before, %lld after", after, before);
 		faults(2, 120, 0, 2);
 		faults(2, 120, 9, 1);
-		put(CPU_1, "0");
-		memory_remove(8);
+		must_put(CPU_1, "0");
+		memory_state(8, "offline");
 		/* It is all that is left of its zone. */
 		faults(2, 32, 0, 2);
 		ask("counts");
 		check("beyond_cached", !has_depot || figure("movable_cached") == 0, "%lld pages are cached",
 		      figure("movable_cached"));
-		memory_remove(16);
+		memory_state(16, "offline");
 		/* It comes online while the zone has no memory. */
-		put(CPU_1, "1");
-		put("/sys/devices/system/memory/memory8/state", "online_movable");
+		must_put(CPU_1, "1");
+		memory_state(8, "online_movable");
 		all_cache();
-		put("/sys/devices/system/memory/memory8/state", "offline");
+		memory_state(8, "offline");
 	} else {
 		printf("= untested memory_add: %s\n", strerror(errno));
 	}
