@@ -255,6 +255,14 @@ fn check_config(config: &str, wanted: &str) -> Result<()> {
         "CONFIG_MEMORY_HOTPLUG=",
         "CONFIG_MEMORY_HOTREMOVE=",
         "CONFIG_ARCH_MEMORY_PROBE=",
+        "CONFIG_TRANSPARENT_HUGEPAGE=",
+        "CONFIG_DMA_CMA=",
+        "CONFIG_NO_HZ_FULL=",
+        "CONFIG_CPU_ISOLATION=",
+        "CONFIG_HIBERNATION=",
+        "CONFIG_DEBUG_PREEMPT=",
+        "CONFIG_DEBUG_ATOMIC_SLEEP=",
+        "CONFIG_PROVE_LOCKING=",
     ];
     if let Some(line) = dropped.iter().find(|line| essential.iter().any(|it| line.starts_with(it)))
     {
@@ -292,6 +300,9 @@ mod tests {
             ("# CONFIG_CMA is not set\nCONFIG_TTY=y\n", false),
         ] {
             assert_eq!(check_config(config, wanted).is_ok(), is_taken, "{config}");
+        }
+        for wanted in ["CONFIG_PROVE_LOCKING=y\n", "CONFIG_NO_HZ_FULL=y\n"] {
+            assert!(check_config("", wanted).is_err(), "{wanted}");
         }
     }
 }
