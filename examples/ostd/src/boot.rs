@@ -62,16 +62,17 @@ impl Boot {
     }
 }
 
-/// Notes a piece of free memory.
+/// Notes a piece of free memory. One that comes while the allocator is made from the others is
+/// refused.
 pub fn add(range: FrameRange) {
     let mut boot = BOOT.lock();
     let count = boot.count;
-    if count == RANGES_MAX {
+    if count == RANGES_MAX || boot.is_building {
         drop(boot);
         refuse(
             paddr(range.start),
             bytes(range),
-            &"more pieces of memory than there is room for before the first request",
+            &"the allocator is being made, or has been told of as many pieces as it notes before",
         );
         return;
     }

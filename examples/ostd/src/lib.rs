@@ -50,7 +50,8 @@ impl DepotFrames {
     }
 
     /// Frames that were freed or added and could not be: freed twice, of no memory that OSTD added,
-    /// or in more pieces than can be noted before there is an allocator. 0 in a sound kernel.
+    /// in more pieces than can be noted before there is an allocator, or while it is made. 0 in a
+    /// sound kernel.
     pub fn refused_frames() -> u64 {
         // Relaxed: a count alone.
         REFUSED.load(Ordering::Relaxed)
