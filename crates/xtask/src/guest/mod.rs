@@ -169,7 +169,9 @@ impl Machine {
         let mut command = Command::new(QEMU);
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
-            .args(["-machine", "virt", "-accel", "tcg,thread=multi", "-cpu", self.model])
+            // The interrupt controller of version 2 has eight CPUs at most.
+            .args(["-machine", "virt,gic-version=3", "-accel", "tcg,thread=multi"])
+            .args(["-cpu", self.model])
             .args(["-smp", &self.cpus.to_string(), "-m", &memory_mib.to_string(), "-kernel"])
             .arg(kernel)
             .arg("-initrd")
@@ -431,11 +433,14 @@ impl MachineBoot<'_> {
             }
         });
         fs::remove_file(&files)?;
-        if let Err(error) = outcome {
-            failed.push(format!("{error:#}"));
+        let page_bytes = told.sums.get(&("", "page_bytes".to_owned())).copied();
+        match outcome {
+            // It has not come as far as to say what it is.
+            Err(error) if page_bytes.is_none() => return Err(error),
+            Err(error) => failed.push(format!("{error:#}")),
+            Ok(()) => {}
         }
-        let page_bytes = told.sums.get(&("", "page_bytes".to_owned())).copied().unwrap_or(0.0);
-        let asked = common.page_size.bytes();
+        let (page_bytes, asked) = (page_bytes.unwrap_or(0.0), common.page_size.bytes());
         ensure!(
             page_bytes == f64::from(asked),
             "{name}: the kernel has pages of {page_bytes} bytes; --page-size says {asked}"
