@@ -356,14 +356,27 @@ pub(crate) enum Runs {
 }
 
 std::thread_local! {
-    /// Whether the thread takes pages that a trim puts back.
-    static TAKING: Cell<bool> = const { Cell::new(false) };
+    /// The first frame and the number of those that the thread takes for a trim; none is (0, 0).
+    static TAKING: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Whether the calling thread takes pages from the store for a trim, which puts them back: the
-/// ceiling of a process says nothing of these.
-pub(crate) fn is_taking_here() -> bool {
-    TAKING.get()
+/// Whether the calling thread takes just these frames from the store for a trim, which puts them
+/// back: the ceiling of a process says nothing of them.
+pub(crate) fn is_taking_here(start: u32, frames: u32) -> bool {
+    frames > 0 && TAKING.get() == (start, frames)
+}
+
+/// Calls `take` for a trim that takes these frames. A call that panics ends that, too.
+fn taking<R>(start: u32, frames: u32, take: impl FnOnce() -> R) -> R {
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            TAKING.set((0, 0));
+        }
+    }
+    TAKING.set((start, frames));
+    let _end = End;
+    take()
 }
 
 /// Ranges of bytes whose pages were taken from the store. Returns them on drop, which tells no
@@ -415,11 +428,9 @@ impl<'d> TrimRanges<'d> {
         // `try_alloc_at` announces its move (SeqCst) before it takes anything. So a request that
         // looked for pages before it could see the move sees it afterwards, and does not fail yet.
         let claim = || {
-            TAKING.set(true);
             let flags = Flags::MOVABLE.no_reclaim();
-            let is_taken = self.depot.frames().try_alloc_at(start, count, flags).is_ok();
-            TAKING.set(false);
-            is_taken
+            let take = || self.depot.frames().try_alloc_at(start, count, flags).is_ok();
+            taking(start.get(), count, take)
         };
         // If another caller was faster, it needs the pages: leave them to it.
         if self.trimming.take(count, claim) {
@@ -514,6 +525,14 @@ mod tests {
     use super::*;
     use crate::Depot;
     use crate::test_units::mib;
+
+    #[test]
+    fn a_claim_that_panics_takes_nothing_any_more() {
+        let seen = taking(7, 2, || (is_taking_here(7, 2), is_taking_here(7, 1)));
+        assert_eq!(seen, (true, false));
+        catch_unwind(|| taking(7, 2, || panic!("misuse is reported"))).unwrap_err();
+        assert!(!is_taking_here(7, 2) && !is_taking_here(0, 0));
+    }
 
     /// A page that was freed twice is reported as a trim returns its pages. All of them come back.
     #[test]

@@ -221,9 +221,7 @@ impl SharedStore {
         let slots = self.segment.slots();
         let ceiling = match self.ceilings() {
             _ if self.segment.is_forked() => 0,
-            caps if caps == [0, 0] || is_taking_here() => {
-                return Reservation { store: self, blocks, pages: 0 };
-            }
+            [0, 0] => return Reservation { store: self, blocks, pages: 0 },
             [0, only] | [only, 0] => only,
             [program, container] => program.min(container),
         };
@@ -397,7 +395,10 @@ unsafe impl BackingRanges for SharedStore {
 
     fn claim(&self, _: ZoneId, start: Pfn, frames: u32) -> bool {
         let start = start.get();
-        let room = self.reserve(frames, 0);
+        let room = match is_taking_here(start, frames) && !self.segment.is_forked() {
+            true => Reservation { store: self, blocks: frames, pages: 0 },
+            false => self.reserve(frames, 0),
+        };
         let is_mine = self.has(start, frames)
             && room.blocks == frames
             && self.segment.owners().claim(self.owner(), start..start + frames);
