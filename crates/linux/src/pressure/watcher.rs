@@ -181,9 +181,9 @@ impl Watcher {
     pub(super) fn answer(&mut self) {
         self.counters.rings.add(1);
         let depots: Vec<Depot> = self.depots().collect();
-        let mut rung: Vec<_> = depots.iter().filter_map(|it| Some((it, bell(it)?))).collect();
+        let mut rung = Rung(depots.iter().filter_map(|it| Some((it, bell(it)?))).collect());
         // A request that rings later gets the next answer, which may free pages of its depot.
-        rung.retain(|(_, bell)| bell.answers.take_ring(thread_id()));
+        rung.0.retain(|(_, bell)| bell.answers.take_ring(thread_id()));
         let before_bytes = self.counters.ceiling_bytes.get();
         self.follow(&depots);
         let ceiling_bytes = self.counters.ceiling_bytes.get();
@@ -198,11 +198,10 @@ impl Watcher {
                 depot.drain(Scope::ALL, Mode::Quiet);
             }
         }
-        for (depot, bell) in rung {
-            match is_lifted {
-                // The ceiling of another monitor may be in force now.
-                true => bell.answers.end(),
-                false => bell.answers.give(freed_bytes >> depot.page_size().shift()),
+        // Else the ceiling of another monitor may be in force now.
+        if !is_lifted {
+            for (depot, bell) in rung.0.drain(..) {
+                bell.answers.give(freed_bytes >> depot.page_size().shift());
             }
         }
     }
@@ -345,6 +344,15 @@ impl Drop for Watcher {
         if self.follower.listener.is_some() {
             depots.iter().filter_map(bell).for_each(|bell| bell.answers.end());
         }
+    }
+}
+
+/// Depots that were rung for, until they are answered. Requests of those that are left ring again.
+struct Rung<'d>(Vec<(&'d Depot, Arc<Bell>)>);
+
+impl Drop for Rung<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(_, bell)| bell.answers.end());
     }
 }
 
