@@ -143,12 +143,13 @@ fn too_little_data() {
     });
 }
 
+const MCL_ONFAULT: i32 = 4;
+
 /// A process that locks all that it will map: what is reserved counts for nothing, and what is
 /// mapped must fit.
 #[test]
 fn locked_memory() {
     in_child(|| {
-        const MCL_ONFAULT: i32 = 4;
         // SAFETY: ids of this child, which loses the right to lock at will with them.
         let _ = unsafe { libc::setresuid(65_534, 65_534, 65_534) };
         limit(Resource::Memlock, 8 * MIB as u64);
@@ -179,12 +180,28 @@ fn locked_bytes() -> u64 {
     kib.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
 }
 
+/// A process that locks what it has mapped, and nothing that it maps later. What a depot grows into
+/// is mapped later.
+#[test]
+fn memory_that_is_added_is_not_locked() {
+    in_child(|| {
+        let depot = Depot::builder(unit()).grow_to(2 * unit()).build().unwrap();
+        // SAFETY: this child's own memory.
+        if unsafe { libc::mlockall(libc::MCL_CURRENT | MCL_ONFAULT) } != 0 {
+            return skip("no right to lock as much");
+        }
+        let before = locked_bytes();
+        depot.grow(ZoneId::new(0), unit()).unwrap();
+        let after = locked_bytes();
+        assert!(after <= before - unit() as u64, "{after} of {before} bytes are locked");
+    });
+}
+
 /// A range of addresses is larger than what the process may lock. Its addresses count for nothing,
 /// from the beginning and after areas were there; so its mappings stay joined.
 #[test]
 fn locked_memory_and_a_range_of_addresses() {
     in_child(|| {
-        const MCL_ONFAULT: i32 = 4;
         let depot = Depot::builder(4 * MIB).memory(MemoryKind::Memfd).build().unwrap();
         // SAFETY: ids of this child, which loses the right to lock at will with them.
         let _ = unsafe { libc::setresuid(65_534, 65_534, 65_534) };

@@ -380,6 +380,8 @@ fn no_file(bytes: usize, hugetlb: bool) -> impl FnOnce(Errno) -> BuildError {
 /// mapping would be. Unmaps nothing, so that a failure leaves no hole.
 fn enable(reserved: &Mapping, part: Range<usize>) -> Result<(), Errno> {
     let (start, bytes) = (reserved.at(part.start).cast(), part.len());
+    // What `mlockall(MCL_CURRENT)` locked of it would become present here. SAFETY: no contents.
+    let _ = unsafe { munlock(start, bytes) };
     // SAFETY: our own reservation, in which nothing lies.
     unsafe { mprotect(start, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
     lock_as_new(start, bytes).inspect_err(|_| disable(reserved, part))
@@ -451,6 +453,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::test_units::in_child;
 
     const SMALL: MemoryRequest = MemoryRequest {
         kind: MemoryKind::Anonymous,
@@ -555,25 +558,18 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "forks")]
     fn a_hole_is_filled() {
-        // SAFETY: the child has one thread, so that nothing comes into the hole, and ends.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
+        // The child has one thread, so that nothing comes into the hole.
+        in_child(|| {
             let (mut memory, file) = unreadable_memory();
             let part = HUGE_BYTES..2 * HUGE_BYTES;
             let hole = memory.mapping.at(part.start).cast();
-            // SAFETY: a part of our own mapping, which no thread uses; and ends this child.
-            unsafe {
-                rustix::mm::munmap(hole, part.len()).unwrap();
-                let is_refused = memory.put(part.clone()).is_err();
-                let is_filled = memory.own_bytes() == memory.bytes_max();
-                memory.file = file;
-                libc::_exit(i32::from(!is_refused || !is_filled || memory.put(part).is_err()));
-            }
-        }
-        let mut status = 0;
-        // SAFETY: waits for our child.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        assert_eq!(status, 0);
+            // SAFETY: a part of our own mapping, which no thread uses.
+            unsafe { rustix::mm::munmap(hole, part.len()) }.unwrap();
+            memory.put(part.clone()).unwrap_err();
+            assert_eq!(memory.own_bytes(), memory.bytes_max());
+            memory.file = file;
+            memory.put(part).unwrap();
+        });
     }
 
     #[test]

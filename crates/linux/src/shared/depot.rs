@@ -597,6 +597,7 @@ mod tests {
 
     use super::*;
     use crate::shared::slots::{ANSWERED, ASKED};
+    use crate::test_units::in_child;
 
     /// The thread that answers ends when its process leaves: it does not sleep on.
     #[test]
@@ -672,18 +673,11 @@ mod tests {
         let mut page = shared.page(Order::BASE).unwrap();
         page[0] = 7;
         let (first, before) = (page.pfn().get(), shared.segment_stats());
-        // SAFETY: the child calls what makes system calls and changes the segment alone, and ends.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
+        in_child(|| {
             shared.make_absent(first..first + 1);
             shared.take_out(0..shared.store.segment().layout().frames);
-            // SAFETY: ends this child.
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for our child.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        assert_eq!((status, page[0], shared.segment_stats()), (0, 7, before));
+        });
+        assert_eq!((page[0], shared.segment_stats()), (7, before));
     }
 
     /// The thread of a process that joins calls no action for what the process before was asked, or

@@ -311,6 +311,7 @@ mod tests {
     use super::*;
     use crate::shared::messages::Token;
     use crate::shared::{ClaimError, SentPage, SharedDepot, SharedOptions};
+    use crate::test_units::in_child;
 
     /// A process was killed as it sent a page, before the page was another's. Its frame is handed
     /// out again, and the number that the message would have had is guessed: it changes nothing.
@@ -371,18 +372,11 @@ mod tests {
         assert!(slots.kill(dead, slots.look(dead), depot.slot()));
         let block = Block::new(pages[0].pfn(), Order::BASE, Mobility::Unmovable);
         let before = depot.segment_stats();
-        // SAFETY: the child changes the segment alone, and ends.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
+        in_child(|| {
             depot.store().put(ZoneId::new(0), &[block]);
             bury(segment, depot.slot(), &[dead], Orphans::AllGoBack);
-            // SAFETY: ends this child.
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for our child.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        assert_eq!((status, depot.segment_stats()), (0, before));
+        });
+        assert_eq!(depot.segment_stats(), before);
         assert!(bury(segment, depot.slot(), &[dead], Orphans::Stay) > 0);
     }
 
