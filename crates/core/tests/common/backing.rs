@@ -56,7 +56,7 @@ impl Sets {
         self.last_bits.load(Ordering::Relaxed)
     }
 
-    /// How often it was called for blocks that come back.
+    /// Counts the calls for blocks that come back.
     #[allow(dead_code, reason = "tests of other crates have it, too")]
     pub fn puts(&self) -> u64 {
         self.puts.load(Ordering::Relaxed)
