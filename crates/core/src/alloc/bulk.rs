@@ -385,9 +385,9 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// A magazine that this CPU caches is taken by one sequence; an empty front is loaded from the
     /// CPU's shelf. What it has not cached of 64 blocks or more comes from the store in chunks of
-    /// 64. Fewer blocks, and large ones, refill the front, as a single request does.
-    /// For the first block that is not to be had it reclaims as a single request does, and counts
-    /// as one that failed, whether it has got others or not.
+    /// 64. Fewer blocks, and large ones, refill the front, as a single request does. If a block is
+    /// not to be had, it reclaims as a single request does, and counts as one that failed, also
+    /// when it then returns the blocks before.
     ///
     /// # Errors
     /// Fails like [`alloc`](Self::alloc), when not even one block was to be had.

@@ -106,8 +106,9 @@ impl<'m, C: Cpus> Caches<'m, C> {
         })
     }
 
-    /// Whether a CPU has caches now; a hint.
+    /// Whether a CPU has caches now.
     pub fn has_caches(&self, cpu: CpuId) -> bool {
+        // Relaxed: a hint and a report. What acts on it reads the gate again.
         is_enabled(self.pcps.blocks().gate(cpu).load(Ordering::Relaxed))
     }
 
