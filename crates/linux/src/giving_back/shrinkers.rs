@@ -1,4 +1,4 @@
-//! Giving up pages when the depot runs short.
+//! Lists of address spaces, and giving up pages when the depot runs short.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -13,34 +13,57 @@ use crate::system::sync::{ForkLock, Guard, LockError};
 /// nowhere until then.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// Address spaces, each with what callers of the list need to know of it.
+pub(crate) struct SpaceList<T>(ForkLock<Vec<SpaceRef<T>>>);
+
 /// The address spaces over a depot, which shrink when the depot runs short.
-pub(crate) struct Shrinkers(ForkLock<Vec<SpaceRef>>);
+pub(crate) type Shrinkers = SpaceList<()>;
 
 /// An address space, alive while it is in the list.
-pub(crate) struct SpaceRef(NonNull<dyn Reclaim>);
+pub(crate) struct SpaceRef<T> {
+    space: NonNull<dyn Reclaim>,
+    pub about: T,
+}
 
 // SAFETY: stands for a shared reference to an address space, which threads may share.
-unsafe impl Send for SpaceRef {}
+unsafe impl<T: Send> Send for SpaceRef<T> {}
 
-impl Shrinkers {
+impl<T> SpaceRef<T> {
+    pub(crate) fn space(&self) -> &dyn Reclaim {
+        // SAFETY: alive while it is in the list, out of which only a lock of the list lends it.
+        unsafe { self.space.as_ref() }
+    }
+}
+
+impl<T> SpaceList<T> {
     /// An empty list.
     pub(crate) fn new(fork_mark: ForkMark<'static>) -> Self {
-        Shrinkers(ForkLock::new(fork_mark, Vec::new()))
+        SpaceList(ForkLock::new(fork_mark, Vec::new()))
     }
 
     /// Blocks callbacks until the guard is dropped. Fails in a forked child, where no callback
     /// runs.
-    pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<SpaceRef>>, LockError> {
+    pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<SpaceRef<T>>>, LockError> {
         self.0.lock()
     }
 
-    /// Adds `space`, so that it shrinks when the depot runs short.
+    /// The list. `None`: another thread had it for too long, or this thread has it: a signal
+    /// handler above the list of its own thread does not wait.
+    pub(crate) fn lock_soon(&self) -> Option<Guard<'_, Vec<SpaceRef<T>>>> {
+        self.0.lock_within(WAIT_MAX).ok().flatten()
+    }
+
+    /// Adds `space`, so that it shrinks when the list is asked.
     ///
     /// # Safety
     /// `space` lives until [`remove`](Self::remove) returns. It is used by shared reference only,
     /// except during a [`pause`](Self::pause).
-    pub(crate) unsafe fn add(&self, space: NonNull<dyn Reclaim>) -> Result<(), LockError> {
-        self.pause()?.push(SpaceRef(space));
+    pub(crate) unsafe fn add(
+        &self,
+        space: NonNull<dyn Reclaim>,
+        about: T,
+    ) -> Result<(), LockError> {
+        self.pause()?.push(SpaceRef { space, about });
         Ok(())
     }
 
@@ -51,28 +74,27 @@ impl Shrinkers {
     pub(crate) fn remove(&self, space: NonNull<dyn Reclaim>) -> bool {
         match self.pause() {
             Ok(mut list) => {
-                list.retain(|other| !std::ptr::addr_eq(other.0.as_ptr(), space.as_ptr()));
+                list.retain(|other| !std::ptr::addr_eq(other.space.as_ptr(), space.as_ptr()));
                 true
             }
             Err(LockError::Forked) => true,
             Err(LockError::Reentrant) => false,
         }
     }
+}
 
+impl Shrinkers {
     /// Has the spaces give up what they keep, until it is enough. Returns the number of pages.
     /// `None`: another thread had the list for too long, or this thread has it.
     pub(crate) fn shrink(&self, pressure: Pressure) -> Option<u64> {
-        // A signal handler above the list of its own thread does not wait.
-        let list = self.0.lock_within(WAIT_MAX).ok().flatten()?;
+        let list = self.lock_soon()?;
         let mut freed = 0;
         for registered in list.iter() {
             if freed >= pressure.wanted_pages.max(1) {
                 break;
             }
             let wanted_pages = pressure.wanted_pages.saturating_sub(freed);
-            // SAFETY: an address space is alive while it is in the list, and the list is locked.
-            let space = unsafe { registered.0.as_ref() };
-            freed += space.reclaim(Pressure { wanted_pages, ..pressure });
+            freed += registered.space().reclaim(Pressure { wanted_pages, ..pressure });
         }
         Some(freed)
     }

@@ -13,7 +13,7 @@ use pagedepot_vmap::{
 };
 
 use super::LinuxVmap;
-use super::spaces::{SpaceRef, Spaces};
+use super::spaces::{Peer, Spaces};
 use crate::depot::handle::Depot;
 use crate::error::BuildError;
 use crate::giving_back::shrinkers::Shrinkers;
@@ -83,7 +83,7 @@ impl Space {
 
     pub fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), LockError> {
         // SAFETY: `drop` removes it before anything else, and `validate` pauses callbacks.
-        unsafe { shrinkers.add(self.vmap) }?;
+        unsafe { shrinkers.add(self.vmap, ()) }?;
         self.shrinkers = Some(shrinkers);
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Space {
     pub fn purge_for_others(&mut self) -> Result<(), LockError> {
         let spaces = Spaces::of_process();
         // SAFETY: as in `shrink_with`.
-        match unsafe { spaces.add(self.entry()) } {
+        match unsafe { spaces.add(self.vmap, self.peer()) } {
             // The list is the parent's.
             Err(LockError::Forked) => {}
             added => {
@@ -103,11 +103,11 @@ impl Space {
         Ok(())
     }
 
-    fn entry(&self) -> SpaceRef {
+    fn peer(&self) -> Peer {
         // SAFETY: from a box, which `drop` frees.
         let mapper = unsafe { self.vmap.as_ref() }.mapper();
         let waiters = mapper.depot().shared().waiters().clone();
-        SpaceRef { space: self.vmap, start: mapper.span().start.get(), waiters }
+        Peer { start: mapper.span().start.get(), waiters }
     }
 }
 
@@ -477,7 +477,7 @@ impl Drop for Space {
         // SAFETY: from a box, freed below.
         let vmap = unsafe { self.vmap.as_ref() };
         let is_in_use = self.shrinkers.as_ref().is_some_and(|list| !list.remove(self.vmap))
-            || self.spaces.is_some_and(|list| !list.remove(vmap.mapper().span().start.get()));
+            || self.spaces.is_some_and(|list| !list.remove(self.vmap));
         if is_in_use {
             // This thread is in a list of address spaces, and goes on to use this one: it stays.
             return;
@@ -525,6 +525,7 @@ mod tests {
 
     use super::*;
     use crate::MemoryKind;
+    use crate::system::fork_mark::ForkMark;
     use crate::test_units::{mib, page_bytes};
 
     /// A waker that takes the list of spaces, as one does that drops a space.
@@ -535,7 +536,7 @@ mod tests {
 
     impl Wake for Remover {
         fn wake(self: Arc<Self>) {
-            assert!(self.spaces.remove(0), "the list is locked");
+            assert!(self.spaces.pause().is_ok(), "the list is locked");
             self.calls.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -547,12 +548,13 @@ mod tests {
         let depot = Depot::builder(4 * mib()).memory(MemoryKind::Memfd).build().unwrap();
         let [own, other] =
             [0, 1].map(|_| Vmalloc::builder(&depot).shrinker(false).build().unwrap());
-        let remover = Arc::new(Remover { spaces: Spaces::new(), calls: AtomicU32::new(0) });
+        let calls = AtomicU32::new(0);
+        let remover = Arc::new(Remover { spaces: Spaces::new(ForkMark::of_process()), calls });
         let own_start = own.range().0.addr().get();
         assert!(!remover.spaces.purge_others(own_start));
         for space in [&own, &other] {
             // SAFETY: both outlive the list's last use.
-            unsafe { remover.spaces.add(space.space.entry()) }.unwrap();
+            unsafe { remover.spaces.add(space.space.vmap, space.space.peer()) }.unwrap();
         }
         drop(own.buf(page_bytes()).unwrap());
         let bufs: Vec<_> = std::iter::from_fn(|| other.buf(16 * page_bytes()).ok()).collect();
