@@ -120,10 +120,12 @@ impl Place<'_> {
 }
 
 /// The result of calling all callbacks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum CallOutcome {
-    /// Each was called, or as many as it took.
+    /// Each was called.
     Done,
+    /// Some were left out, because those before said that they had freed what is wanted.
+    LeftOut,
     /// Another caller runs one of them, which was left out.
     OneIsRunning,
     /// This caller runs one, and so called none.
@@ -195,15 +197,15 @@ impl<'m> Callbacks<'m> {
             Ok(caller) => caller,
             Err(outcome) => return outcome,
         };
-        let mut called = CallOutcome::Done;
-        let mut wanted_pages = pressure.wanted_pages;
+        let (mut called, mut wanted_pages) = (CallOutcome::Done, pressure.wanted_pages);
         for place in &self.places {
             let Some(callback) = place.callback.get() else { continue };
             if wanted_pages == 0 && !all {
                 // Not called, but a request must know that more may come.
-                if place.runner() != FREE {
-                    called = CallOutcome::OneIsRunning;
-                }
+                called = called.max(match place.runner() {
+                    FREE => CallOutcome::LeftOut,
+                    _ => CallOutcome::OneIsRunning,
+                });
                 continue;
             }
             let turn =
@@ -214,9 +216,7 @@ impl<'m> Callbacks<'m> {
             }
             let freed = callback.reclaim(Pressure { wanted_pages, ..pressure });
             drop(turn);
-            if !all {
-                wanted_pages = wanted_pages.saturating_sub(freed);
-            }
+            wanted_pages = wanted_pages.saturating_sub(if all { 0 } else { freed });
         }
         called
     }

@@ -21,7 +21,8 @@
 //! * On every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight)) had nothing in
 //!   flight, and only the searches' own moves changed it.
 //! * No other drainer held a gate, and no owner the lock of its CPU for longer than a drain tries.
-//! * No other caller ran a callback.
+//! * No other caller ran a callback, and none was left out because others before it said that they
+//!   had freed enough.
 //!
 //! Then every front was empty when it was drained and stayed empty (what comes into an empty front
 //! is a move), and so was the store: callers held all pages. A drain that took pages is a
@@ -326,7 +327,7 @@ impl<'m> LastResort<'m> {
                 let called = self.callbacks.call(environment, pressure, round > 0);
                 is_turn_awaited |=
                     called == CallOutcome::OneIsRunning && environment.caller().is_some();
-                left.is_busy |= matches!(called, CallOutcome::OneIsRunning | CallOutcome::Unknown);
+                left.is_busy |= !matches!(called, CallOutcome::Done | CallOutcome::FromWithin);
             }
             found = search.regain().or_else(|| search.scan(&mut own_moves));
         }

@@ -208,6 +208,29 @@ fn reserves_are_for_those_who_may_not_wait() {
     check_all_free(&mut depot);
 }
 
+/// A callback that says more than it freed is no reason to fail before the others are called.
+#[test]
+fn a_claim_of_a_callback_is_no_proof() {
+    let liar = Caller::new(|_, pressure| pressure.wanted_pages);
+    let pool: Mutex<Vec<Pfn>> = Mutex::default();
+    let cache = Caller::new(|depot, _| match pool.lock().unwrap().pop() {
+        Some(pfn) => depot.free(pfn, Order::BASE).map(|()| 1).unwrap(),
+        None => 0,
+    });
+    let mut depot = machine(NOTHING_HELD_BACK, &[&liar, &cache]);
+    liar.know(&depot);
+    cache.know(&depot);
+    let mut held = fill(&depot, Flags::default(), || true);
+    assert_eq!(held.len() as u32, FRAMES);
+    pool.lock().unwrap().push(held.pop().unwrap());
+    cache.calls();
+    held.push(depot.alloc(Order::BASE, Flags::default()).unwrap());
+    assert_eq!((cache.calls(), pool.lock().unwrap().len()), (1, 0));
+    assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
+    free_all(&depot, held);
+    check_all_free(&mut depot);
+}
+
 #[test]
 fn the_gentlest_means_first() {
     let pool: Mutex<Vec<Pfn>> = Mutex::default();
