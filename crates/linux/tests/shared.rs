@@ -1187,6 +1187,33 @@ fn a_ceiling_takes_no_memory_out_of_a_segment() {
     all_back(&depot);
 }
 
+/// What other processes answer is no reason to leave out this process's own callbacks.
+#[test]
+fn requests_ask_their_own_process_beside_others() {
+    let depot = segment(4 * mib());
+    let other = join(&depot);
+    let space = Vmalloc::new(&depot).unwrap();
+    drop(space.buf(16 * page_bytes()).unwrap());
+    let flags = Flags::default();
+    let next = || depot.page_with(Order::BASE, flags.no_reclaim()).ok();
+    let mut held: Vec<_> = std::iter::from_fn(next).collect();
+    let of_space = depot.page(Order::BASE).expect("the address space keeps pages for later");
+    held.push(of_space);
+    held.extend(std::iter::from_fn(|| depot.page(Order::BASE).ok()));
+    assert_eq!(held.len(), 1024);
+    let cache = Arc::new(Mutex::new(held.split_off(1000)));
+    let given = cache.clone();
+    depot.on_pressure(move |_| given.lock().unwrap().pop().map_or(0, |_| 1)).unwrap();
+    for left in (14..24).rev() {
+        held.push(depot.page(Order::BASE).expect("the cache has pages"));
+        assert_eq!(cache.lock().unwrap().len(), left);
+    }
+    drop((space, other));
+    held.clear();
+    cache.lock().unwrap().clear();
+    all_back(&depot);
+}
+
 /// Memory above a lower ceiling that is cached, in blocks of any order, is given back.
 #[test]
 fn a_cached_block_is_not_above_a_ceiling() {

@@ -26,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagedepot::{Mode, Scope};
+use pagedepot::{Backing, Mode, Scope, ZoneId};
 
 use super::error::SegmentError;
 use super::process::has_ended;
@@ -103,7 +103,7 @@ impl Drop for ErrnoGuard {
 }
 
 impl SharedStore {
-    /// Makes room for a request that runs short. Returns the pages that have become free, at least.
+    /// Makes room for a request that runs short. Returns how many pages have become free, or are.
     pub fn when_short(&self) -> u64 {
         let _errno = ErrnoGuard::new();
         // Nothing that others give up can be had beyond the ceiling.
@@ -118,8 +118,8 @@ impl SharedStore {
         if shown + recovered > 0 {
             return shown + recovered;
         }
-        let (_, answered) = self.ask(ANSWER_LIMIT);
-        u64::from(answered)
+        self.ask(ANSWER_LIMIT);
+        self.free_pages(ZoneId::new(0))
     }
 
     /// Asks other processes for what they cache. Returns how many were asked, and how many have
