@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use common::skip::skip;
 use common::{
-    StopAtEnd, all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus,
+    StopAtEnd, all_back, for_all_cpus, hammer, in_child, mib, order, page_bytes, pin, refuse_with,
+    usable_cpus,
 };
 use pagedepot_linux::builder::{Builder, CpuSet, HighPolicy};
 use pagedepot_linux::reclaim::{GiveBackEnd, TrimError};
@@ -300,10 +301,13 @@ fn without_locks_an_isolated_cpu_keeps_what_is_in_its_fronts() {
 fn refused_fences_are_not_counted() {
     in_child(|| {
         refuse_with(libc::SYS_membarrier, libc::EPERM).unwrap();
-        let depot = Depot::builder(16 * mib()).locked_cpus(CpuSet::new()).build().unwrap();
+        let depot = Depot::builder(for_all_cpus(16 * mib())).locked_cpus(CpuSet::new());
+        let depot = depot.build().unwrap();
         if depot.fronts() != Fronts::SequencesWithoutFence {
             return;
         }
+        // A thread that moves has pages in the fronts of two CPUs.
+        assert!(pin(usable_cpus()[0]));
         drop(depot.page(Order::BASE).unwrap());
         let drained = depot.drain(Scope::ALL, Mode::Full);
         let counts = (drained.fences, drained.busy_cpus, drained.unfenced_cpus);

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::skip::skip;
-use common::{Random, mib, order, page_bytes, seed};
+use common::{Random, for_all_cpus, mib, order, page_bytes, seed};
 use pagedepot_linux::reclaim::{Ceiling, CeilingError};
 use pagedepot_linux::shared::{ClaimError, Orphans, SegmentStats, SentPage, SharedDepot};
 use pagedepot_linux::shared::{SegmentError, SharedOptions};
@@ -1115,7 +1115,7 @@ fn a_trim_takes_whole_pageblocks_whatever_the_ceiling() {
 /// Pages that a process caches keep it from claiming no others, below its ceiling.
 #[test]
 fn a_cached_page_does_not_count_when_another_is_claimed() {
-    let depot = segment(16 * mib());
+    let depot = segment(for_all_cpus(16 * mib()));
     let options = SharedOptions::join().ceiling(32 * page_bytes());
     let small = SharedDepot::adopt(depot.file(), &options).unwrap();
     let send = |order| depot.page(order).unwrap().into_shared(&depot).unwrap();

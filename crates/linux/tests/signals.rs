@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::skip::skip;
 use common::{
-    StopAtEnd, all_back, check, mark, mib, order, page_bytes, pin, seed, usable_cpus, work,
+    StopAtEnd, all_back, check, for_all_cpus, mark, mib, order, page_bytes, pin, seed, usable_cpus,
+    work,
 };
 use interrupts::{Interrupts, install};
 use pagedepot_linux::reclaim::Compaction;
@@ -294,10 +295,8 @@ fn owners_stopped_in_mid_operation() {
     owners_stopped(&Depot::builder(16 * mib()).build().unwrap());
     owners_stopped(&Depot::builder(16 * mib()).per_cpu_locks(true).build().unwrap());
     owners_stopped(&some_locked(16 * mib()));
-    // A CPU may cache an eighth of its part of these pages: a magazine. With less it caches none.
-    let bytes = usable_cpus().len().max(2) * 2 * mib();
     for _ in 0..3 {
-        waits_for_the_holder_of_a_lock(&some_locked(bytes));
+        waits_for_the_holder_of_a_lock(&some_locked(for_all_cpus(4 * mib())));
     }
 }
 

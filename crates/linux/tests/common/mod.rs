@@ -17,7 +17,7 @@ pub mod usage;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pagedepot_linux::builder::default_page_size;
+use pagedepot_linux::builder::{Topology, default_page_size};
 use pagedepot_linux::{AllocError, CpuId, Depot, Mode, Order, Page, Scope, ZoneId};
 
 /// A small generator (xorshift64*), so that a run can be repeated from the seed it printed.
@@ -72,6 +72,12 @@ pub const UNIT_PAGES: u32 = 1 << 18;
 /// Bytes by which depots grow: a GiB where a page has 4 KiB.
 pub fn unit() -> usize {
     UNIT_PAGES as usize * page_bytes()
+}
+
+/// Bytes of a depot each of whose CPUs may cache as much as one of two CPUs that have `bytes`: a
+/// CPU may cache an eighth of its part of the pages, and nothing if that is less than a magazine.
+pub fn for_all_cpus(bytes: usize) -> usize {
+    bytes / 2 * Topology::read().cpu_count().max(2) as usize
 }
 
 /// The smallest page that a depot may have, of which each carries a mark.
@@ -285,17 +291,23 @@ pub fn hammer(depot: &Depot, duration: Duration) {
         let got: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         assert!(got > 0);
     });
-    // On a busy machine the drainers may not have run while pages were cached, or one may have been
-    // preempted all the time between disabling and enabling.
-    drop(depot.page(Order::BASE).unwrap());
-    let last = depot.drain(Scope::ALL, Mode::Full).taken_pages;
     // Where this process may use none of the CPUs that have caches, or a CPU may not cache as much
     // as a magazine holds, there is nothing to drain.
     let zone = ZoneId::new(0);
     let high_max = depot.settings(zone).map_or(0, |settings| settings.cache_limits().high_max);
     let has_caches = |&cpu: &u32| depot.cpu_stats(CpuId::new(cpu), zone).is_some();
-    let caches = high_max >= 63 && usable_cpus().iter().any(has_caches);
-    assert!(drained.into_inner() + last > 0 || !caches);
+    let caching = cpus.into_iter().find(has_caches).filter(|_| high_max >= 63);
+    // On a busy machine the drainers may not have run while pages were cached, or one may have been
+    // preempted all the time between disabling and enabling. The scheduler may have kept the
+    // threads off the CPUs that have caches.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(caching.is_none_or(pin));
+            drop(depot.page(Order::BASE).unwrap());
+        });
+    });
+    let last = depot.drain(Scope::ALL, Mode::Full).taken_pages;
+    assert!(drained.into_inner() + last > 0 || caching.is_none());
     all_back(depot);
 }
 

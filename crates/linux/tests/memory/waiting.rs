@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
+use crate::common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit, usable_cpus};
 use pagedepot_linux::builder::Watermarks;
 use pagedepot_linux::reclaim::{
     Ceiling, CeilingError, PinError, PinnedRange, ReportEnd, Reporting,
@@ -48,8 +48,8 @@ fn all_of(depot: &Depot) -> Vec<Page> {
 }
 
 fn are_cached(depot: &Depot) -> Vec<bool> {
-    let cpus = thread::available_parallelism().unwrap().get() as u32;
-    (0..cpus).map(|cpu| depot.cpu_caches().are_enabled(CpuId::new(cpu))).collect()
+    let are_enabled = |cpu| depot.cpu_caches().are_enabled(CpuId::new(cpu));
+    usable_cpus().into_iter().map(are_enabled).collect()
 }
 
 #[test]
