@@ -7,6 +7,9 @@
 //! A range that is free already is claimed without isolation where memory is low. The claim takes
 //! whole pageblocks: they become ones of the request's mobility, as with any request that takes
 //! whole pageblocks, and the surplus goes back.
+//!
+//! Windows from which a block does not move are left, with what was freed around it. That may be
+//! all that the request needs, so it looks once more at what is free before it fails.
 
 use pagedepot::cpus::Cpus;
 use pagedepot::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PendingRequest, Want, ZoneAccess};
@@ -22,13 +25,13 @@ use super::survey::Key;
 /// Candidates that a request empties at most.
 const LOOKS_MAX: u64 = 16;
 
-/// Allocates by moving held blocks, if the request may. `None`: it goes without.
+/// Allocates by moving held blocks. `None`: the request goes without.
 #[cold]
 pub(super) fn make_room<C: Cpus>(
     compactor: &Compactor<'_>,
     request: &PendingRequest<'_, '_, C>,
 ) -> Option<Pfn> {
-    if !request.may_compact() || request.pages() < 2 {
+    if request.pages() < 2 {
         return None;
     }
     let (mover, _turn) = compactor.begin()?;

@@ -1056,6 +1056,53 @@ fn a_request_has_blocks_moved_if_it_may() {
     }
 }
 
+/// A mover that keeps a block leaves room beside it: the request is for less than a pageblock.
+#[test]
+fn a_request_gets_what_its_compaction_freed_around_a_block_that_stays() {
+    let ranges = [range(0, 4 * PAGEBLOCK)];
+    let zones = [open_zone("a", &ranges)];
+    let config = Config { caches: false, ..Config::new(1, &zones) };
+    let mover = Stubborn(AtomicU64::new(0));
+    let compactor = Compactor::new(&mover);
+    for (mobility, frames) in
+        [(Mobility::Movable, 8), (Mobility::Unmovable, 8), (Mobility::Movable, 20)]
+    {
+        let mut memory = metadata(&config);
+        let depot = single(&config, &mut memory);
+        compactor.register(&depot).unwrap();
+        let held = (0..4 * PAGEBLOCK).step_by(8);
+        held.for_each(|at| depot.alloc_at(Pfn::new(at), 1, Flags::MOVABLE).unwrap());
+        let request = |flags: Flags| match frames {
+            8 => depot.alloc(order(3), flags),
+            _ => depot.alloc_contiguous(frames, 1, flags),
+        };
+        let flags = Flags::new(mobility);
+        assert_eq!(request(flags), Err(AllocError::Exhausted));
+        request(flags.compact()).unwrap();
+        let stats = depot.zone_stats(ZONE).unwrap();
+        assert!(stats.compactions.moved_pages > 0, "{stats:?}");
+        assert_eq!(stats.counts.failures, 1, "without `compact`");
+    }
+}
+
+/// Moves all blocks like [`Elsewhere`], but one of each sixteen.
+struct Stubborn(AtomicU64);
+
+impl Mover for Stubborn {
+    fn occupant(&self, frame: Pfn) -> Occupant {
+        Elsewhere.occupant(frame)
+    }
+
+    fn move_blocks(&self, moves: &mut [Move]) {
+        for this in moves {
+            match self.0.fetch_add(1, Ordering::Relaxed) % 16 {
+                15 => this.pinned(),
+                _ => this.moved(),
+            }
+        }
+    }
+}
+
 /// A request's class decides which pageblocks its frames become, also where blocks were moved.
 #[test]
 fn pageblocks_emptied_for_a_class_are_kept_apart() {

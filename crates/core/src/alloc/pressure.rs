@@ -76,15 +76,16 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
         let first = self.first_zone(request)?;
         let found = self.search(request).ok();
         let relieved = || {
-            let relief = self.relief.get()?;
+            let relief = self.relief.get().filter(|_| request.flags.may_compact())?;
             let (hooks, reserve) = (self.hooks(), request.reserve());
-            relief.before_failing(&PendingRequest { hooks, request, reserve })
+            let room = relief.before_failing(&PendingRequest { hooks, request, reserve });
+            // It may have freed enough around blocks that stay; other callers have had time to.
+            room.or_else(|| self.caches.walk(request, reserve))
         };
         found.or_else(relieved).ok_or_else(|| {
             let caches = self.caches;
             count(&caches.direct(caches.here(), first).counters().failures, 1);
-            let event = Event::Fail { zone: first, pages: request.pages() };
-            caches.cpus.environment().event(event);
+            caches.cpus.environment().event(Event::Fail { zone: first, pages: request.pages() });
             AllocError::Exhausted
         })
     }
@@ -223,7 +224,9 @@ pub trait Relief<C>: Sync {
     /// request that does not want relief costs a few instructions.
     fn before_mixing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn>;
 
-    /// Finds the frames for a request for which the last resort has found none.
+    /// Finds the frames for a request that [may compact](PendingRequest::may_compact), for which
+    /// the last resort has found none. Where this finds none either, the request looks once more
+    /// at what is free, then fails.
     fn before_failing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn>;
 }
 
