@@ -4,9 +4,9 @@
 //! would enter it again. Another request that comes meanwhile fails as it would without a mover.
 //!
 //! Frames that were emptied are claimed while they are isolated, so no other request can take them.
-//! A range that is free already is claimed without isolation where memory is low. The claim takes
-//! whole pageblocks: they become ones of the request's mobility, as with any request that takes
-//! whole pageblocks, and the surplus goes back.
+//! A range that is free already is claimed without isolation where memory is low, unless another
+//! caller has isolated it. The claim takes whole pageblocks: they become ones of the request's
+//! mobility, as with any request that takes whole pageblocks, and the surplus goes back.
 //!
 //! Windows from which a block does not move are left, with what was freed around it. That may be
 //! all that the request needs, so it looks once more at what is free before it fails.

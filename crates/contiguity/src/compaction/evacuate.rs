@@ -63,7 +63,8 @@ use core::ops::Range;
 
 use pagedepot::cpus::Cpus;
 use pagedepot::seam::{
-    InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, PageblockUse, ZoneAccess,
+    InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, PageblockUse,
+    ZoneAccess,
 };
 use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::sync::prim::spin_hint;
@@ -238,9 +239,12 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     }
 
     /// Whether a range that was not isolated, because memory is low, is free all the same: then it
-    /// need not be.
+    /// need not be. What another caller has isolated is that caller's to empty or remove.
     pub fn is_free(&mut self, range: FrameRange) -> bool {
-        let is_free = self.refusal == Some(CompactEnd::LowMemory) && self.held_in(range) == 0;
+        let is_isolated = |at| self.zone.state(PageblockIndex(at)) == PageblockState::Isolated;
+        let is_free = self.refusal == Some(CompactEnd::LowMemory)
+            && self.held_in(range) == 0
+            && !range.pageblocks().any(is_isolated);
         self.refusal = self.refusal.filter(|_| !is_free);
         is_free
     }

@@ -845,6 +845,33 @@ fn a_request_for_given_frames_waits_for_those_that_are_emptied() {
     });
 }
 
+/// Frames that are free in a pageblock that another caller empties stay that caller's, also where
+/// memory is too low for the request to isolate it.
+#[test]
+fn a_request_for_given_frames_takes_none_that_another_caller_isolated() {
+    let ranges = [range(0, 4 * PAGEBLOCK)];
+    let mut zones = [open_zone("a", &ranges)];
+    zones[0].watermarks = Some(Watermarks { min: 0, low: 1000, high: 1000 });
+    let config = Config { caches: false, ..Config::new(1, &zones) };
+    let mut memory = metadata(&config);
+    let compactor = Compactor::new(&Elsewhere);
+    let depot = single(&config, &mut memory);
+    compactor.register(&depot).unwrap();
+    let table = Table::default();
+    table.hold_at(&depot, 0);
+    (0..300).for_each(|at| table.hold_at(&depot, PAGEBLOCK + at / 100 * PAGEBLOCK + at % 100));
+    let asked = Cell::new(0);
+    let mover = By(&table, |table: &Table, moves: &mut [Move]| {
+        asked.set(asked.get() + 1);
+        let request = depot.alloc_at(Pfn::new(1), 2, Flags::MOVABLE.compact());
+        assert_eq!(request, Err(AllocError::NotAvailable));
+        table.move_blocks(moves);
+    });
+    let done = depot.compact(ZONE, Compaction::range(PAGEBLOCK, PAGEBLOCK), &mover).unwrap();
+    assert_eq!((done.end, done.range), (CompactEnd::Reached, Some(range(0, PAGEBLOCK))));
+    assert_eq!((asked.get(), done.moved_blocks), (1, 1), "{done:?}");
+}
+
 /// Free memory need not be isolated to be found, and requests look there meanwhile.
 #[test]
 fn a_free_range_is_found_where_memory_is_low() {
