@@ -403,10 +403,10 @@ fn a_depot_can_be_shared() {
     shared::<Pages>();
 }
 
-/// Caches grow beyond the magazines in the metadata: further ones are carved from pages.
-#[test]
-fn caches_grow_by_carved_magazines() {
-    let (depot, zone) = (Depot::new(256 * mib()).unwrap(), ZoneId::new(0));
+/// A depot whose caches have had more pages than the magazines in its metadata hold.
+fn with_large_caches(memory: MemoryKind) -> Depot {
+    let (depot, zone) =
+        (Depot::builder(256 * mib()).memory(memory).build().unwrap(), ZoneId::new(0));
     // The metadata has as many as the limits need that a depot begins with.
     let limits = CacheLimits { batch: 63, high_min: 60_000, high_max: 60_000 };
     depot.settings(zone).unwrap().set_cache_limits(limits);
@@ -417,8 +417,27 @@ fn caches_grow_by_carved_magazines() {
         // SAFETY: allocated above, freed once, never used.
         pages.into_iter().for_each(|pfn| unsafe { depot.raw().free(pfn, Order::BASE).unwrap() });
     }
-    assert!(depot.zone_stats(zone).unwrap().carved_pages > 0);
     assert_eq!(depot.validate().unwrap().held_pages(), 0);
+    depot
+}
+
+/// Caches grow beyond the magazines in the metadata: further ones are carved from pages.
+#[test]
+fn caches_grow_by_carved_magazines() {
+    let depot = with_large_caches(MemoryKind::Anonymous);
+    assert!(depot.zone_stats(ZoneId::new(0)).unwrap().carved_pages > 0);
+}
+
+/// No magazine lies in a page of a memory file: a child that a signal handler forks above an
+/// exchange of magazines goes on with it, and would store the numbers of pages, or a link to the
+/// magazine below, in what its parent uses.
+#[test]
+fn a_memory_file_has_no_magazines() {
+    let depot = with_large_caches(MemoryKind::Memfd);
+    assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().carved_pages, 0);
+    let large = Depot::builder(2 << 30).memory(MemoryKind::Memfd).build().unwrap();
+    drop(large.page(Order::BASE).unwrap());
+    assert_eq!(large.zone_stats(ZoneId::new(0)).unwrap().carved_pages, 0);
 }
 
 /// Checks that a depot without `checked` finds a double free when the pages reach the store, and

@@ -423,8 +423,10 @@ impl Builder {
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
         let metadata_bytes = Frames::builder(&config).backing(under).metadata_bytes()?;
-        // Pages that other processes can write to are not cut into magazines.
-        let magazine_bytes = if common.is_some() { magazine_bytes(frames_max) } else { 0 };
+        // Pages that other processes can write to are not cut into magazines. A child that a signal
+        // handler forks goes on in what that interrupted: it would write to its parent's.
+        let is_shared = common.is_some() || self.kind == MemoryKind::Memfd;
+        let magazine_bytes = if is_shared { magazine_bytes(frames_max) } else { 0 };
         let wanted = MemoryRequest {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),

@@ -71,8 +71,9 @@ pub(crate) struct FilePart {
     pub offset: u64,
 }
 
-/// Bytes behind the metadata in which frames of a [`FilePart`] do not lie. A magazine's number does
-/// not reach over them, so none is carved from memory that other processes write to.
+/// Bytes behind the metadata in which frames of a file do not lie. A magazine's number does not
+/// reach over them, so none is carved from memory that other processes write to, forked children
+/// among them.
 const OUT_OF_REACH: usize = 512 << 20;
 
 /// The frames' memory.
@@ -103,7 +104,7 @@ impl Memory {
     ///
     /// Returns it with the memory for the metadata, which lies directly in front of the frames: the
     /// allocator names magazines by their distance from the first, and carves further ones from
-    /// frames. With a part of a file for the frames they lie too far behind it for that.
+    /// frames. Those of a file lie too far behind it for that.
     pub fn map(
         wanted: MemoryRequest,
         given: Option<FilePart>,
@@ -112,7 +113,8 @@ impl Memory {
         // Every range that is aligned inside of it is aligned in memory, too.
         let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
         let is_given = given.is_some();
-        let before = metadata_bytes + if is_given { OUT_OF_REACH } else { 0 };
+        let is_shared = is_given || kind == MemoryKind::Memfd;
+        let before = metadata_bytes + if is_shared { OUT_OF_REACH } else { 0 };
         let (metadata, mapping) = Mapping::reserve_aligned(before, bytes_max, align)
             .map_err(no_memory(bytes_max.saturating_add(before)))?;
         let (metadata, _gap) = metadata.split(metadata_bytes);
