@@ -16,7 +16,9 @@
  *
  * A forked child can read its parent's blocks. Calls that would change the parent's depot fail with
  * EPERM or do nothing; the child makes or adopts a depot of its own. A child of vfork() calls
- * nothing of this library before it executes a program.
+ * nothing of this library before it executes a program. Nor does a child return from a signal
+ * handler that forked it above a call that zeroes or moves pages of shared memory (PAGEDEPOT_MEMFD,
+ * segments, spaces): it may write to one of them after its parent.
  *
  * A thread that may be cancelled (pthread_cancel()) disables that around calls: to be cancelled in
  * one ends the process.

@@ -213,10 +213,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
     #[inline]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         match self.pop(order, flags).map(Pfn::new) {
-            Some(pfn) => {
-                self.hooks().on_alloc(pfn, order, flags);
-                Ok(pfn)
-            }
+            Some(pfn) => Ok(self.hooks().on_alloc(pfn, order, flags)?),
             None => self.alloc_slow(order, flags),
         }
     }
@@ -257,8 +254,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             None => self.alloc_below_low(self.request(Want::Block(order), flags)),
         };
         let pfn = hooks.end_call(order.frames(), found)?;
-        hooks.on_alloc(pfn, order, flags);
-        Ok(pfn)
+        Ok(hooks.on_alloc(pfn, order, flags)?)
     }
 
     /// Frees a block that a push to its front did not take.

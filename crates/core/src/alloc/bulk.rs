@@ -59,7 +59,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         while *got < out.len() {
             let popped = if is_short { 0 } else { self.pop_many(order, flags, &mut out[*got..]) };
             *got += popped;
-            hooks.on_alloc_many(&out[*got - popped..*got], order, flags);
+            hooks.on_alloc_many(&out[*got - popped..*got], order, flags)?;
             if popped > 0 && has_chunk {
                 // It may have more, where batches go block by block.
                 refills |= order.is_large();
@@ -69,7 +69,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
                 let end = out.len().min(*got + CHUNK_BLOCKS);
                 let taken = self.take_chunk(order, flags, &mut out[*got..end]);
                 *got += taken;
-                hooks.on_alloc_many(&out[*got - taken..*got], order, flags);
+                hooks.on_alloc_many(&out[*got - taken..*got], order, flags)?;
                 has_chunk = taken > 0;
             }
             if *got == out.len() {

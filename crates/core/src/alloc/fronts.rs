@@ -9,7 +9,7 @@ use super::allocator::Allocator;
 use super::error::{FreeError, Refusal};
 use super::flags::Flags;
 use super::walk::Want;
-use crate::cpus::{Context, Cpus, Here, PinnedCpus, Processor, sequence};
+use crate::cpus::{Context, Cpus, Here, PinnedCpus, Processor, Unusable, sequence};
 use crate::frame::pageblock::{Tag, WORD_BYTES};
 use crate::frame::{CpuId, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::ONE_ROUND;
@@ -241,8 +241,7 @@ impl<C: Cpus> Allocator<'_, C> {
             self.caches.store.bitmap.forget_refusals();
         }
         let pfn = hooks.end_call(order.frames(), found).ok()?;
-        hooks.on_alloc(pfn, order, flags);
-        Some(pfn)
+        hooks.on_alloc(pfn, order, flags).ok()
     }
 
     /// Allocates a block without reclaim, as [`alloc`](Self::alloc) with
@@ -258,11 +257,11 @@ impl<C: Cpus> Allocator<'_, C> {
     #[inline(never)]
     pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
         let (slow, flags) = (self.slow(), flags.no_reclaim());
-        slow.check_usable().map_err(|why| Refusal { error: why.into(), is_proven: true })?;
+        let refusal = |why: Unusable| Refusal { error: why.into(), is_proven: true };
+        slow.check_usable().map_err(refusal)?;
         let found = slow.look_below_low(slow.request(Want::Block(order), flags));
         let pfn = self.hooks().end_call(order.frames(), found)?;
-        self.hooks().on_alloc(pfn, order, flags);
-        Ok(pfn)
+        self.hooks().on_alloc(pfn, order, flags).map_err(refusal)
     }
 
     /// Frees a block as [`free`](Self::free) does, but caches it for requests of `mobility`,

@@ -37,8 +37,7 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
             if is_patient { self.at_last(request).ok() } else { None }
         });
         self.hooks().end_call(frames, found.ok_or(AllocError::NotAvailable))?;
-        self.hooks().on_alloc_range(start, frames, flags);
-        Ok(())
+        Ok(self.hooks().on_alloc_range(start, frames, flags).map(drop)?)
     }
 
     /// A request for these frames, if there may be one.
@@ -155,8 +154,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let found = self.caches.walk(request, Reserve::AboveLow);
         let found = found.map_or_else(|| slow.alloc_below_low(request), Ok);
         let start = hooks.end_call(frames, found)?;
-        hooks.on_alloc_range(start, frames, flags);
-        Ok(start)
+        Ok(hooks.on_alloc_range(start, frames, flags)?)
     }
 
     /// Allocates exactly the `frames` frames from `start` (1 to 2^18, all of one zone): memory at

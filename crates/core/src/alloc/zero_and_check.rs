@@ -23,7 +23,7 @@ use core::mem::take;
 
 use super::error::FreeError;
 use super::flags::{Classes, Flags};
-use crate::cpus::{Cpus, Environment};
+use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::frame::{LinearMap, Order, PageSize, Pfn};
 use crate::pcp::Caches;
@@ -49,28 +49,30 @@ crate::sync::copied!(Hooks<'_, '_, _>);
 impl<C: Cpus> Hooks<'_, '_, C> {
     /// Blocks go to a caller.
     #[inline]
-    pub fn on_alloc_many(&self, blocks: &[Pfn], order: Order, flags: Flags) {
+    pub fn on_alloc_many(
+        &self,
+        blocks: &[Pfn],
+        order: Order,
+        flags: Flags,
+    ) -> Result<(), Unusable> {
         if self.options.is_checked || flags.is_zeroed() {
-            blocks.iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
+            blocks.iter().try_for_each(|&pfn| self.on_alloc(pfn, order, flags).map(drop))?;
         }
+        Ok(())
     }
 
     /// A block goes to a caller.
-    pub fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
+    pub fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) -> Result<Pfn, Unusable> {
         if self.options.is_checked {
             self.note_alloc(pfn, order);
         }
-        if flags.is_zeroed() {
-            self.zero(pfn, order);
-        }
+        self.prepare(pfn, order.frames(), flags)
     }
 
     /// A range goes to a caller.
-    pub fn on_alloc_range(&self, start: Pfn, frames: u32, flags: Flags) {
+    pub fn on_alloc_range(&self, start: Pfn, frames: u32, flags: Flags) -> Result<Pfn, Unusable> {
         self.note_range(start, frames);
-        if flags.is_zeroed() {
-            (0..frames).for_each(|i| self.zero(start.add(i), Order::BASE));
-        }
+        self.prepare(start, frames, flags)
     }
 
     /// A block comes back: its checks, which every block passes.
@@ -151,21 +153,27 @@ impl<C: Cpus> Hooks<'_, '_, C> {
         self.note_split(pfn, from, to)
     }
 
-    /// Zeroes a block, if the allocator can reach it.
-    fn zero(&self, pfn: Pfn, order: Order) {
+    /// Zeroes frames that the allocator can reach, if the flags say so.
+    ///
+    /// A handler above this may fork, and its child go on here while the parent's caller writes to
+    /// the frames, which the two may share. So a look comes before each: a child that is forked
+    /// right after it zeroes one page.
+    fn prepare(&self, start: Pfn, frames: u32, flags: Flags) -> Result<Pfn, Unusable> {
         let page_size = self.options.page_size;
-        if let Some(map) = self.options.linear_map {
+        if let Some(map) = self.options.linear_map.filter(|_| flags.is_zeroed()) {
             // A frame that was freed twice may be in a cache while it holds magazines.
-            assert!(
-                !are_carved(self.caches, pfn, order.frames()),
-                "{pfn} is the allocator's own: it was freed twice"
-            );
-            let bytes = page_size.bytes() << order.get();
-            let start = core::ptr::with_exposed_provenance_mut::<u8>(map.address(pfn, page_size));
-            // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`:
-            // each frame is freed by its holder, once. Magazines are not among them.
-            unsafe { start.write_bytes(0, bytes) };
+            let is_own = are_carved(self.caches, start, frames);
+            assert!(!is_own, "{start} is the allocator's own: it was freed twice");
+            for frame in (0..frames).map(|i| start.add(i)) {
+                self.caches.cpus.environment().check_usable()?;
+                let first =
+                    core::ptr::with_exposed_provenance_mut::<u8>(map.address(frame, page_size));
+                // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`:
+                // each frame is freed by its holder, once. Magazines are not among them.
+                unsafe { first.write_bytes(0, page_size.bytes()) };
+            }
         }
+        Ok(start)
     }
 }
 

@@ -254,7 +254,8 @@ pub trait Environment: Sync {
         false
     }
 
-    /// Whether the allocator may be used from here. Asked once per slow path.
+    /// Whether the allocator may be used from here. Asked once per slow path, and before each page
+    /// that is zeroed.
     ///
     /// # Errors
     /// Why it may not.

@@ -335,7 +335,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     fn count_taken(&self, pfn: Pfn, order: Order) {
         self.past_caches().count_taken(order);
-        self.hooks.on_alloc(pfn, order, Flags::MOVABLE);
+        self.hooks.note_alloc(pfn, order);
     }
 
     /// Frees a block past the caches. One that has been freed already, as far as can be told, is

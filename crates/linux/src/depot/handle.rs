@@ -111,8 +111,11 @@ use crate::giving_back::trim::{self, TrimError, TrimResult};
 /// handle, has no effect. Pages of anonymous memory are copies. Pages of a memory file
 /// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) are shared: the parent sees what the child
 /// writes. So a child must not write to one that its parent may have freed meanwhile, which is
-/// another's by then, or holds the numbers of pages that the parent's CPUs cache: the parent would
-/// hand out a page twice. A child makes a depot of its own.
+/// another's by then. A child makes a depot of its own.
+///
+/// A child that a signal handler forks above a call goes on with the call when the handler returns,
+/// until this notices. In shared memory it may still write, after its parent, to one page that the
+/// call was zeroing or copying. Such a child ends, or executes a program, in the handler.
 pub struct Depot {
     /// The handle, with the pointer of `owner`, kept here to save a load.
     handle: Handle,

@@ -86,6 +86,7 @@ impl DepotState {
             fork_mark: parts.fork_mark,
             base: parts.memory.start(),
             page_size: parts.allocator.page_size(),
+            is_shared: parts.memory.file().is_some(),
             pinned: pinned.clone(),
             sites: parts.sites.clone(),
         }));

@@ -1,7 +1,7 @@
 //! A depot's movable pages, and their mover: see [`movable`](crate::pages::movable). What it does
 //! not know it asks the program's own mover about.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ pub(crate) struct Movables {
     /// The first byte of the depot's memory.
     base: NonNull<u8>,
     page_size: PageSize,
+    /// Whether a forked child shares the memory.
+    is_shared: bool,
     /// Pages that are pinned: see `pins`.
     pinned: Arc<Bits>,
     sites: SiteTable,
@@ -50,6 +52,7 @@ pub(crate) struct Surroundings {
     pub fork_mark: ForkMark,
     pub base: NonNull<u8>,
     pub page_size: PageSize,
+    pub is_shared: bool,
     pub pinned: Arc<Bits>,
     pub sites: SiteTable,
 }
@@ -57,9 +60,20 @@ pub(crate) struct Surroundings {
 impl Movables {
     /// Makes an empty list.
     pub fn new(depot: Surroundings) -> Self {
-        let Surroundings { pages, fork_mark, base, page_size, pinned, sites } = depot;
+        let Surroundings { pages, fork_mark, base, page_size, is_shared, pinned, sites } = depot;
         let (table, other, moves) = (OnceValue::new(), OnceValue::new(), AtomicU64::new(0));
-        Movables { table, pages, fork_mark, base, page_size, pinned, sites, other, moves }
+        Movables {
+            table,
+            pages,
+            fork_mark,
+            base,
+            page_size,
+            is_shared,
+            pinned,
+            sites,
+            other,
+            moves,
+        }
     }
 
     /// Registers the program's mover. `false`: there is one.
@@ -116,9 +130,14 @@ impl Movables {
             // SAFETY: both are blocks of the depot of this order. No thread accesses `from` while
             // its place is copied (`Place`, invariants 2 and 5), and `to` was allocated for this
             // move.
-            unsafe {
-                let source = self.base.add(offset(from));
-                self.base.add(offset(to)).copy_from_nonoverlapping(source, bytes);
+            let copy = |part: Range<usize>| unsafe {
+                let source = self.base.add(offset(from) + part.start);
+                self.base.add(offset(to) + part.start).copy_from_nonoverlapping(source, part.len());
+            };
+            // A forked child has copies of private memory, and needs both blocks whole.
+            match self.is_shared {
+                true => self.fork_mark.by_page(bytes, self.page_size, copy),
+                false => copy(0..bytes),
             }
             self.sites.move_to(from, to);
         })

@@ -1,8 +1,10 @@
 //! The mark by which a forked child notices that it is one.
 
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
+use pagedepot::PageSize;
 use pagedepot::cpus::Unusable;
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -68,6 +70,16 @@ impl ForkMark<'_> {
             ForkMark::Pid(pid) => getpid() == pid,
         };
         is_parent.then_some(()).ok_or(Unusable::Forked)
+    }
+
+    /// Calls `write` with the parts of `bytes` bytes, a page each, as long as this is no child.
+    ///
+    /// A signal handler may fork above a write to memory that parent and child share, and the child
+    /// go on there when the parent has written something else. So a look comes before each page: a
+    /// child that is forked right after it writes one page.
+    pub fn by_page(self, bytes: usize, page: PageSize, mut write: impl FnMut(Range<usize>)) {
+        let parts = (0..bytes).step_by(page.bytes()).take_while(|_| self.check().is_ok());
+        parts.for_each(|start| write(start..bytes.min(start + page.bytes())));
     }
 }
 

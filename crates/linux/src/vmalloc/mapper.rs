@@ -178,6 +178,18 @@ impl LinuxMapper {
         Ok((offset, bytes))
     }
 
+    /// Writes `byte` to pages of the depot, wherever they are mapped.
+    ///
+    /// # Safety
+    /// They are mapped writable, and the caller's alone.
+    unsafe fn write(&self, start: *mut u8, bytes: usize, byte: u8) {
+        let mark = self.depot.shared().movables().fork_mark();
+        mark.by_page(bytes, self.page_size(), |part| {
+            // SAFETY: a part of these pages.
+            unsafe { start.add(part.start).write_bytes(byte, part.len()) };
+        });
+    }
+
     /// Offset in the file of an offset in the depot's memory.
     fn in_file(&self, offset: usize) -> u64 {
         self.depot.shared().memory().in_file(&(offset..offset))
@@ -345,14 +357,14 @@ unsafe impl Mapper for LinuxMapper {
     unsafe fn fill(&self, span: Span, byte: u8) {
         let start = ptr::with_exposed_provenance_mut::<u8>(span.start.get());
         // SAFETY: mapped writable, and the caller's alone.
-        unsafe { start.write_bytes(byte, span.bytes(self.page_size())) };
+        unsafe { self.write(start, span.bytes(self.page_size()), byte) };
     }
 
     /// Writes through the depot's own mapping of its memory, which is always writable.
     unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
         let (offset, bytes) = self.in_memory(frames)?;
         // SAFETY: inside the depot's memory, and the frames are the caller's alone.
-        unsafe { self.depot.raw().base().as_ptr().add(offset).write_bytes(byte, bytes) };
+        unsafe { self.write(self.depot.raw().base().as_ptr().add(offset), bytes, byte) };
         Ok(())
     }
 
