@@ -34,7 +34,6 @@
 
 #include <pagedepot.h>
 
-#define PAGE ((size_t)4096)
 /* What pagedepot_alloc_contiguous() can give at once, in pages. */
 #define PAGES_MAX ((size_t)1 << 18)
 
@@ -57,6 +56,8 @@ struct extent_hooks_s {
 };
 
 static pagedepot_t *depot;
+/* Bytes of its pages, which are the system's. Those of jemalloc are as large, or larger. */
+static size_t page;
 static atomic_ulong extents, returned, mapped, drains, trimmed_bytes;
 static int drain_mode = -1;
 static long drain_ms = 100, trim_ms = 1000;
@@ -64,7 +65,7 @@ static const char *report_file;
 
 /* An extent from the system: for what the depot cannot give. */
 static void *map(size_t size, size_t alignment) {
-    size_t room = size + alignment - PAGE;
+    size_t room = size + alignment - page;
     if (room < size) {
         return NULL;
     }
@@ -92,8 +93,8 @@ static void *hook_alloc(extent_hooks_t *hooks, void *address, size_t size, size_
         /* jemalloc would like to extend another extent; it does without. */
         return NULL;
     }
-    size_t pages = size / PAGE;
-    size_t align_pages = alignment / PAGE;
+    size_t pages = size / page;
+    size_t align_pages = alignment / page;
     void *extent = NULL;
     if (pages <= PAGES_MAX && align_pages <= PAGES_MAX) {
         bool is_small = size < ZERO_MIN;
@@ -122,7 +123,7 @@ static bool hook_dalloc(extent_hooks_t *hooks, void *address, size_t size, bool 
         return true;
     }
     /* It fails in a forked child: the pages are the parent's. */
-    if (pagedepot_free_contiguous(depot, address, size / PAGE) != 0) {
+    if (pagedepot_free_contiguous(depot, address, size / page) != 0) {
         return true;
     }
     atomic_fetch_add_explicit(&returned, 1, memory_order_relaxed);
@@ -370,6 +371,7 @@ __attribute__((constructor)) static void begin(void) {
         fail("cannot make a depot", pagedepot_last_error());
         return;
     }
+    page = pagedepot_page_size(depot);
     /* Hooks that are set stay: the depot is never deleted. */
     if (set_hooks(mallctl, decay_ms)) {
         start_thread();

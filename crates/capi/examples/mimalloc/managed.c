@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define MIB ((size_t)1 << 20)
-#define PAGE ((size_t)4096)
 /* mimalloc 2 wants arenas aligned to 32 MiB, its segments. */
 #define ALIGN (32 * MIB)
 #define ARENA (128 * MIB)
@@ -28,7 +27,8 @@ static void check(int is_right, const char *what) {
 int main(void) {
     pagedepot_t *depot = pagedepot_new(512 * MIB, NULL);
     check(depot != NULL, depot == NULL ? pagedepot_last_error() : "");
-    char *range = pagedepot_alloc_contiguous(depot, ARENA / PAGE, ALIGN / PAGE, 0);
+    size_t page = pagedepot_page_size(depot);
+    char *range = pagedepot_alloc_contiguous(depot, ARENA / page, ALIGN / page, 0);
     check(range != NULL, "the depot has no 128 MiB in a row");
 
     /* Committed, of no huge pages, and zero: nothing of the depot was touched yet. */
