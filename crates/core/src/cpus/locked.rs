@@ -9,7 +9,9 @@
 //!    time. If the holder has been preempted, the drain reports a busy CPU and leaves its fronts as
 //!    they are, at most two magazines each. A request that is about to fail takes those pages for
 //!    pages in another caller's hands, and naps for them (see `reclaim/last_resort.rs`). The lock
-//!    names its holder: a handler above the holder neither tries for long nor naps.
+//!    names its holder: a handler above the holder neither tries for long nor naps. Nor does one
+//!    above a try that failed and has not given the holder's name back yet: its request may fail
+//!    for pages that a nap would have brought.
 //! 3. *A drainer that has had the lock behind a closed gate is the only writer*, as after a fence:
 //!    later holders find the gate closed. It interrupts no CPU.
 //! 4. *A forked child* finds its gate wiped, whatever its copy of the lock says.
@@ -89,8 +91,8 @@ impl CpuLock {
         self.is_left = true;
     }
 
-    /// Whether this caller is known to have the lock: see [`give_back`](Self::give_back). Never so
-    /// of a caller without a name.
+    /// Whether this caller is known to have the lock, or is a handler above a try that failed: see
+    /// [`give_back`](Self::give_back). Never so of a caller without a name.
     pub(crate) fn is_held_by(&self, caller: usize) -> bool {
         // Relaxed: a caller finds its own name because it wrote it itself.
         caller != UNNAMED
