@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::loops::{alloc_each, free_each};
+use super::loops::{alloc_each, free_each, some_block};
 use super::walk::{self, Walk};
 use crate::design::{self, Allocator, AllocatorUser, Lineup, page_bytes};
 use crate::failure::Failure;
@@ -79,23 +79,27 @@ macro_rules! for_order {
 
 impl<A: Allocator> Batcher for SharedBatcher<A> {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
-        let allocator = Arc::clone(&self.0);
-        macro_rules! batch {
+        macro_rules! loops {
             ($order:literal) => {
-                Batch::<A, $order>::boxed(allocator, batch, seats)
+                Loops::of::<$order>()
             };
         }
-        for_order!(order, batch)
+        Box::new(Batch {
+            allocator: Arc::clone(&self.0),
+            loops: for_order!(order, loops),
+            batch: batch as usize,
+            held: (0..seats).map(|_| Mutex::default()).collect(),
+        })
     }
 
     fn walker(&self, order: u32, held_max: u32, seats: usize, seed: u64) -> Box<dyn Contender<3>> {
-        let allocator = Arc::clone(&self.0);
-        macro_rules! walk {
+        macro_rules! loops {
             ($order:literal) => {
-                Box::new(Walk::<A, $order>::new(allocator, held_max, seats, seed))
+                walk::Loops::of::<$order>()
             };
         }
-        for_order!(order, walk)
+        let loops = for_order!(order, loops);
+        Box::new(Walk::new(Arc::clone(&self.0), loops, held_max, seats, seed))
     }
 
     fn subject(&mut self) -> &mut dyn Subject {
@@ -103,22 +107,29 @@ impl<A: Allocator> Batcher for SharedBatcher<A> {
     }
 }
 
-struct Batch<A: Allocator, const ORDER: u32> {
+/// The loops of one order. What is around them is compiled once for all orders.
+struct Loops<A: Allocator> {
+    some_block: fn(&A) -> A::Block,
+    total_ns: fn(&A, &mut [A::Block], u64) -> f64,
+    alloc_share: fn(&A, &mut [A::Block], u64) -> f64,
+}
+
+impl<A: Allocator> Loops<A> {
+    fn of<const ORDER: u32>() -> Self {
+        Loops {
+            some_block: some_block::<A, ORDER>,
+            total_ns: total_ns::<A, ORDER>,
+            alloc_share: alloc_share::<A, ORDER>,
+        }
+    }
+}
+
+struct Batch<A: Allocator> {
     allocator: Arc<A>,
+    loops: Loops<A>,
     batch: usize,
     /// The blocks each seat holds.
     held: Vec<Mutex<Vec<A::Block>>>,
-}
-
-impl<A: Allocator, const ORDER: u32> Batch<A, ORDER> {
-    fn boxed(allocator: Arc<A>, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
-        let batch = batch as usize;
-        Box::new(Batch::<A, ORDER> {
-            allocator,
-            batch,
-            held: (0..seats).map(|_| Mutex::default()).collect(),
-        })
-    }
 }
 
 /// Nanoseconds of a block's allocation and free together. The clock is not read in between.
@@ -158,7 +169,7 @@ fn alloc_share<A: Allocator, const ORDER: u32>(
     if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
 }
 
-impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
+impl<A: Allocator> Contender<3> for Batch<A> {
     fn subject(&self) -> &dyn Subject {
         &*self.allocator
     }
@@ -169,14 +180,11 @@ impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
     fn window(&self, seat: Seat, units: u64) -> [f64; 3] {
         let mut held = lock(&self.held[seat.index]);
         if held.is_empty() {
-            // The slots need some contents, which each batch overwrites.
-            let block = design::alloc::<A, ORDER>(&self.allocator);
-            self.allocator.free::<ORDER>(block);
-            held.resize(self.batch, block);
+            held.resize(self.batch, (self.loops.some_block)(&self.allocator));
         }
         let times = units.div_ceil(2);
-        let total = total_ns::<A, ORDER>(&self.allocator, &mut held, times);
-        let alloc = total * alloc_share::<A, ORDER>(&self.allocator, &mut held, times);
+        let total = (self.loops.total_ns)(&self.allocator, &mut held, times);
+        let alloc = total * (self.loops.alloc_share)(&self.allocator, &mut held, times);
         [alloc, total - alloc, total]
     }
 }

@@ -25,3 +25,10 @@ pub fn free_each<A: Allocator, const ORDER: u32>(
         allocator.free::<ORDER>(block);
     }
 }
+
+/// A block that was allocated and freed again: contents for slots that each loop overwrites.
+pub fn some_block<A: Allocator, const ORDER: u32>(allocator: &A) -> A::Block {
+    let block = design::alloc::<A, ORDER>(allocator);
+    allocator.free::<ORDER>(block);
+    block
+}

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::loops::{alloc_each, free_each};
-use crate::design::{self, Allocator};
+use super::loops::{alloc_each, free_each, some_block};
+use crate::design::Allocator;
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Seat, Subject, lock};
 
@@ -42,9 +42,30 @@ fn turns(seed: u64, held_max: u32) -> Vec<Turn> {
     turns
 }
 
+/// A function that times so many walks.
+type WalkTimer<A> = fn(&A, &[Turn], &mut [<A as Allocator>::Block], u64) -> f64;
+
+/// The loops of one order. What is around them is compiled once for all orders.
+pub struct Loops<A: Allocator> {
+    some_block: fn(&A) -> A::Block,
+    total_ns: WalkTimer<A>,
+    alloc_share: fn(&A, &[Turn], &mut [A::Block]) -> f64,
+}
+
+impl<A: Allocator> Loops<A> {
+    pub fn of<const ORDER: u32>() -> Self {
+        Loops {
+            some_block: some_block::<A, ORDER>,
+            total_ns: total_ns::<A, ORDER>,
+            alloc_share: alloc_share::<A, ORDER>,
+        }
+    }
+}
+
 /// One design doing the walk.
-pub struct Walk<A: Allocator, const ORDER: u32> {
+pub struct Walk<A: Allocator> {
     allocator: Arc<A>,
+    loops: Loops<A>,
     held_max: u32,
     turns: Vec<Turn>,
     /// Allocations of a walk, and its frees.
@@ -53,17 +74,12 @@ pub struct Walk<A: Allocator, const ORDER: u32> {
     held: Vec<Mutex<Vec<A::Block>>>,
 }
 
-impl<A: Allocator, const ORDER: u32> Walk<A, ORDER> {
-    pub fn new(allocator: Arc<A>, held_max: u32, seats: usize, seed: u64) -> Self {
+impl<A: Allocator> Walk<A> {
+    pub fn new(allocator: Arc<A>, loops: Loops<A>, held_max: u32, seats: usize, seed: u64) -> Self {
         let turns = turns(seed, held_max);
         let pairs = turns.iter().map(|turn| u64::from(turn.allocs)).sum();
-        Walk {
-            allocator,
-            held_max,
-            turns,
-            pairs,
-            held: (0..seats).map(|_| Mutex::default()).collect(),
-        }
+        let held = (0..seats).map(|_| Mutex::default()).collect();
+        Walk { allocator, loops, held_max, turns, pairs, held }
     }
 }
 
@@ -118,7 +134,7 @@ fn alloc_share<A: Allocator, const ORDER: u32>(
     if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
 }
 
-impl<A: Allocator, const ORDER: u32> Contender<3> for Walk<A, ORDER> {
+impl<A: Allocator> Contender<3> for Walk<A> {
     fn subject(&self) -> &dyn Subject {
         &*self.allocator
     }
@@ -126,15 +142,12 @@ impl<A: Allocator, const ORDER: u32> Contender<3> for Walk<A, ORDER> {
     fn window(&self, seat: Seat, units: u64) -> [f64; 3] {
         let mut held = lock(&self.held[seat.index]);
         if held.is_empty() {
-            // The slots need some contents, which the walk overwrites.
-            let block = design::alloc::<A, ORDER>(&self.allocator);
-            self.allocator.free::<ORDER>(block);
-            held.resize(self.held_max as usize, block);
+            held.resize(self.held_max as usize, (self.loops.some_block)(&self.allocator));
         }
         let (allocator, turns) = (&*self.allocator, &*self.turns);
         let total =
-            total_ns::<A, ORDER>(allocator, turns, &mut held, units) / (units * self.pairs) as f64;
-        let alloc = total * alloc_share::<A, ORDER>(allocator, turns, &mut held);
+            (self.loops.total_ns)(allocator, turns, &mut held, units) / (units * self.pairs) as f64;
+        let alloc = total * (self.loops.alloc_share)(allocator, turns, &mut held);
         [alloc, total - alloc, total]
     }
 }
