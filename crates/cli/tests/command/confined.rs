@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::sandboxes::{
     HOT, failed, has_sequences, has_two_cpus, pagedepot, refuse, text, unwrapped, without,
 };
+use crate::scripts::check_all;
 
 #[test]
 fn benches_that_cannot_pin_are_refused() {
@@ -96,10 +97,10 @@ fn full_drains_without_fences_are_not_measured() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let json = directory.path().join("drain.json");
     let drain = ["bench", "drain", "--quick", "--runs", "1", "--design", "depot", "--json"];
-    for (errno, says) in [(libc::EPERM, "a filter refuses membarrier"), (libc::ENOSYS, "hides it")]
-    {
+    let cases = [(libc::EPERM, "a filter refuses membarrier"), (libc::ENOSYS, "hides it")];
+    check_all(cases, |(errno, says)| {
+        let json = directory.path().join(format!("{errno}.json"));
         let arguments: Vec<_> = drain.into_iter().chain([json.to_str().unwrap()]).collect();
         let output = without(libc::SYS_membarrier, errno, &arguments);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -112,7 +113,7 @@ fn full_drains_without_fences_are_not_measured() {
         assert!(
             drained.clone().count() > 0 && drained.clone().all(|row| row["params"]["full"] != 1)
         );
-    }
+    });
 }
 
 #[test]
@@ -121,15 +122,15 @@ fn who_keeps_sequences_away_is_named() {
         return;
     }
     let depot = ["bench", "hot", "--design", "depot", "--quick", "--runs", "1", "--cpus", "1"];
-    for (errno, says) in
-        [(libc::EPERM, "a filter refuses the system call rseq"), (libc::ENOSYS, "hides it")]
-    {
+    let cases =
+        [(libc::EPERM, "a filter refuses the system call rseq"), (libc::ENOSYS, "hides it")];
+    check_all(cases, |(errno, says)| {
         let output = without(libc::SYS_rseq, errno, &depot);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let said = text(&output.stdout);
         assert!(said.contains("no restartable sequences: ") && said.contains(says), "{said}");
         assert!(!said.contains("GLIBC_TUNABLES"), "{said}");
-    }
+    });
     let output = pagedepot(&depot).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").output().unwrap();
     assert!(
         text(&output.stdout).contains("GLIBC_TUNABLES turns them off"),

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::COMMAND;
 use crate::scripts::{
-    check, check_params, check_threads, has_two_cpus, pagedepot, refused, results, rows, text,
+    check, check_all, check_params, check_threads, has_two_cpus, pagedepot, refused, results, rows,
+    text,
 };
 
 /// The designs of the threads.
@@ -130,7 +131,7 @@ fn designs_can_be_chosen() {
 
 #[test]
 fn variants_are_params_of_their_rows() {
-    for (options, design, param, value) in [
+    let cases = [
         ("--store bitmap --lock plain", "spin", "store", 1),
         ("--lock plain", "spin", "lock", 0),
         ("--rules 2022", "spin", "rules", 0),
@@ -138,9 +139,8 @@ fn variants_are_params_of_their_rows() {
         ("--free-high batch", "depot", "free_high", 1),
         ("--store bitmap", "depot", "store", 1),
         ("--store buddy", "depot", "store", 0),
-    ] {
-        check_params(options, design, param, value);
-    }
+    ];
+    check_all(cases, |(options, design, param, value)| check_params(options, design, param, value));
 }
 
 #[test]
@@ -335,13 +335,14 @@ fn variants_are_params_of_replays() {
     let alloc = event(1, "mm_page_alloc: page=0x9 pfn=9") + " migratetype=1 gfp_flags=X\n";
     std::fs::write(file.path(), alloc + &event(2, "mm_page_free: page=0x9 pfn=9") + "\n").unwrap();
     let trace = file.path().to_str().unwrap();
-    for (design, option, value, param, number) in [
+    let cases = [
         ("spin", "--lock", "plain", "lock", 0),
         ("spin", "--store", "bitmap", "store", 1),
         ("spin", "--rules", "2022", "rules", 0),
         ("depot", "--free-high", "high", "free_high", 3),
         ("depot", "--store", "buddy", "store", 0),
-    ] {
+    ];
+    check_all(cases, |(design, option, value, param, number)| {
         let document = results(&["replay", trace, "--design", design, option, value]);
         let figures = document["results"].as_array().unwrap();
         let mut ours = figures.iter().filter(|row| row["design"] == design);
@@ -350,7 +351,7 @@ fn variants_are_params_of_replays() {
             .filter(|row| row["params"]["free_percent"].is_u64())
             .collect();
         assert_eq!(held.is_empty(), design != "depot", "{option}: {document}");
-    }
+    });
     // Several traces have rows of contiguity alone, and no table.
     let output = pagedepot(&["replay", trace, trace, "--store", "buddy", "--json", "-"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -2,9 +2,11 @@
 //! see: nothing is wider than the terminal, and colours come with marks.
 
 use std::io::Write as _;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::pty::{Pty, run};
+use crate::scripts::{check_all, has_two_cpus};
 
 const SIZES: [(u16, u16); 2] = [(24, 80), (40, 120)];
 
@@ -20,29 +22,28 @@ fn help_fits() {
 
 #[test]
 fn workloads_fit_and_conclude() {
-    for size in SIZES {
-        for workload in ["hot", "drain"] {
-            if workload == "drain" && std::thread::available_parallelism().unwrap().get() < 2 {
-                continue;
-            }
-            let arguments = ["bench", workload, "--quick", "--runs", "2"];
-            let seen = run(&arguments, size, &[]);
-            let text = seen.text();
-            assert!(text.contains("In short\n- "), "{text}");
-            assert!(text.contains("floor-spin*") && text.contains("not an allocator"), "{text}");
+    let workloads = SIZES.iter().flat_map(|&size| [("hot", size), ("drain", size)]);
+    check_all(workloads, |(workload, size)| {
+        if workload == "drain" && !has_two_cpus() {
+            return;
         }
-    }
+        let arguments = ["bench", workload, "--quick", "--runs", "2"];
+        let seen = run(&arguments, size, &[]);
+        let text = seen.text();
+        assert!(text.contains("In short\n- "), "{text}");
+        assert!(text.contains("floor-spin*") && text.contains("not an allocator"), "{text}");
+    });
 }
 
 /// A terminal that obeys no control sequences gets none: lines in place of bars, and no colours.
 #[test]
 fn dumb_terminals_get_plain_lines() {
-    for term in ["dumb", ""] {
+    check_all(["dumb", ""], |term| {
         let arguments = ["bench", "hot", "--design", "floor-tls", "--quick", "--runs", "2"];
         let seen = run(&arguments, (24, 80), &[("TERM", term)]);
         assert_eq!(seen.exit_code, 0, "{}", seen.text());
         assert!(seen.text().contains("floor-tls") && !seen.raw.contains('\x1b'), "{}", seen.raw);
-    }
+    });
 }
 
 #[test]
@@ -56,26 +57,37 @@ fn errors_fit() {
     }
 }
 
-/// Runs a command that measures, ends it by Ctrl-C after three seconds, and returns what it wrote.
-/// Ctrl-C is a byte that the terminal turns into a signal.
+/// Long, because nothing waits for it unless something is wrong.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Runs a command that measures, ends it by Ctrl-C when two rounds are done, and returns what it
+/// wrote. Ctrl-C is a byte that the terminal turns into a signal.
 fn stopped(arguments: &[&str]) -> serde_json::Value {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("part.json");
     let arguments = [arguments, &["--runs", "100000", "--json", file.to_str().unwrap()]].concat();
     let (terminal, mut child) = Pty::start(&arguments, (24, 80), &[]);
     let mut keys = terminal.keys();
+    let (begun, measures) = mpsc::channel();
     let output = std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        terminal.read(|part| bytes.extend_from_slice(part));
+        terminal.read(|part| {
+            bytes.extend_from_slice(part);
+            // The bar is drawn at the beginning, and at most once for each round.
+            if bytes.windows(3).filter(|bytes| bytes == b"\x1b[K").count() > 2 {
+                let _ = begun.send(());
+            }
+        });
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    // 100000 windows of 10 ms take a quarter of an hour, 100000 replays hours; some are done by
-    // then.
-    std::thread::sleep(Duration::from_secs(3));
-    keys.write_all(b"\x03").unwrap();
+    // 100000 windows of 10 ms take a quarter of an hour, 100000 replays hours. Of a command that
+    // has ended instead the output says why.
+    let measures = measures.recv_timeout(LONG);
+    assert_ne!(measures, Err(RecvTimeoutError::Timeout), "no round ends");
+    let _ = keys.write_all(b"\x03");
     let asked = Instant::now();
     let status = child.wait().unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(60));
+    assert!(asked.elapsed() < LONG);
     let output = output.join().unwrap();
     assert!(output.contains("stopping:") && output.contains("stopped by signal 2"), "{output}");
     assert_eq!(status.code(), Some(130), "{output}");

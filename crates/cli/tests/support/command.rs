@@ -41,6 +41,17 @@ pub fn results(workload: &[&str]) -> Value {
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
+/// Checks all cases side by side. A command sleeps before it measures, to look at the machine, and
+/// between drains.
+pub fn check_all<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            let check = &check;
+            scope.spawn(move || check(case));
+        }
+    });
+}
+
 /// Whether there are two CPUs; otherwise a part of the test is skipped, which it says.
 pub fn has_two_cpus() -> bool {
     let has_two = std::thread::available_parallelism().unwrap().get() >= 2;
