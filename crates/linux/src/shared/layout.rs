@@ -23,7 +23,7 @@ use super::slots::{SLOT_WORDS, SLOTS};
 /// "pagedpot", in the order of its bytes in the file.
 const MAGIC: u64 = u64::from_le_bytes(*b"pagedpot");
 /// Changes with every change of the form, or of what its words mean.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Bytes of the header.
 const HEADER_BYTES: usize = 4096;
 /// Alignment of the frames in the file.

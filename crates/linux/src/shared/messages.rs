@@ -140,6 +140,7 @@ impl<'t> Messages<'t> {
     }
 
     /// Sends a page of the process in the slot `sender`. Returns its message.
+    #[inline]
     pub fn send(&self, first: u32, order: u32, sender: usize) -> Token {
         let token = self.write(first, order, sender);
         self.owners.change(first..first + (1 << order), Owner::slot(sender), Owner::sent(sender));
@@ -165,6 +166,7 @@ impl<'t> Messages<'t> {
     }
 
     /// Writes the words of a page's frames. Returns its message.
+    #[inline]
     pub(super) fn write(&self, first: u32, order: u32, sender: usize) -> Token {
         let frames = first..first + (1 << order);
         // Relaxed, all but the last: the frames are the caller's, and the change of their owner
@@ -185,6 +187,7 @@ impl<'t> Messages<'t> {
 
     /// Gets a message for the process in the slot `claimer`, which then [takes](Self::take) the
     /// page. `false`: another process has got it, or the page went back, or was not sent yet.
+    #[inline]
     pub fn win(&self, first: u32, message: Token, claimer: usize) -> bool {
         if is_mutant(Mutant::SharesMessages) {
             return self.token(first) == message;
@@ -203,6 +206,7 @@ impl<'t> Messages<'t> {
 
     /// Takes a page whose message the caller has got. Returns the number of frames: fewer than the
     /// page has if the table is damaged.
+    #[inline]
     pub fn take(&self, first: u32, order: u32, sender: usize, claimer: usize) -> u32 {
         let frames = first..first + (1 << order);
         self.owners.change_those(frames, Owner::sent(sender), Owner::slot(claimer))
@@ -315,6 +319,7 @@ impl<'t> Messages<'t> {
         Token(word.map_or(0, |word| word.load(Ordering::Acquire)))
     }
 
+    #[inline]
     fn swap(&self, first: u32, from: Token, to: Token) -> bool {
         let Some(word) = self.tokens.get(first as usize) else { return false };
         // AcqRel: what the process that had the message has done comes before.

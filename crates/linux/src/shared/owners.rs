@@ -200,6 +200,7 @@ impl<'t> OwnerTable<'t> {
     }
 
     /// The owner of a frame; `None`: it is beyond the table.
+    #[inline]
     pub fn owner(&self, frame: u32) -> Option<Owner> {
         let word = self.words.get((frame / WORD_FRAMES) as usize)?;
         // Acquire: pairs with the release of whoever gave the frame away.
@@ -304,8 +305,34 @@ impl<'t> OwnerTable<'t> {
         self.change(frames, Owner::FREE, owner)
     }
 
+    /// Gives one frame to another owner, if it is `from`'s. Returns whether it was.
+    #[inline(always)]
+    fn change_one(&self, frame: u32, from: Owner, to: Owner) -> bool {
+        let Some(cell) = self.words.get((frame / WORD_FRAMES) as usize) else { return false };
+        let shift = 8 * (frame % WORD_FRAMES);
+        // Acquire: as in `take_in_word`.
+        let mut now = look(cell);
+        while (now >> shift) as u8 == from.0 {
+            let new = now ^ u64::from(from.0 ^ to.0) << shift;
+            // As in `change_in_word`.
+            match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
     /// Gives all these frames, or none, to another owner. No other caller changes frames of `to`.
+    #[inline]
     pub fn change(&self, frames: Range<u32>, from: Owner, to: Owner) -> bool {
+        match frames.len() {
+            1 => self.change_one(frames.start, from, to),
+            _ => self.change_all(frames, from, to),
+        }
+    }
+
+    fn change_all(&self, frames: Range<u32>, from: Owner, to: Owner) -> bool {
         match in_one_word(&frames) {
             Some((word, mask)) => self.change_in_word(word, mask, from, to) == mask,
             None => self.change_words(frames, from, to),
@@ -375,7 +402,15 @@ impl<'t> OwnerTable<'t> {
     }
 
     /// Whether all these frames are `owner`'s.
+    #[inline]
     pub fn is_all(&self, frames: Range<u32>, owner: Owner) -> bool {
+        match frames.len() {
+            1 => self.owner(frames.start) == Some(owner),
+            _ => self.are_all(frames, owner),
+        }
+    }
+
+    fn are_all(&self, frames: Range<u32>, owner: Owner) -> bool {
         pieces(frames).all(|(word, mask)| {
             // Acquire: as in `take_in_word`.
             let word = self.words.get(word).map(look);
@@ -385,7 +420,15 @@ impl<'t> OwnerTable<'t> {
 
     /// Gives those of these frames that are `from`'s to another owner, the first ones last. Returns
     /// how many it gave.
+    #[inline]
     pub fn change_those(&self, frames: Range<u32>, from: Owner, to: Owner) -> u32 {
+        match frames.len() {
+            1 if to != Owner::FREE => self.change_one(frames.start, from, to).into(),
+            _ => self.change_each(frames, from, to),
+        }
+    }
+
+    fn change_each(&self, frames: Range<u32>, from: Owner, to: Owner) -> u32 {
         let change = |(word, mask): (usize, u64)| {
             let changed = self.change_any_in_word(word, mask, from, to);
             if changed != 0 && to == Owner::FREE {

@@ -188,12 +188,18 @@ impl SharedDepot {
 
     /// Room for so many pages below the ceiling of this process, or for as many as there is. Where
     /// it is short, this process gives up what it caches, and waits for what a trim has taken.
+    #[inline]
     pub(super) fn room_for(&self, pages: u32) -> Reservation<'_> {
         let room = self.store().reserve(pages, 0);
         if room.blocks == pages {
             return room;
         }
         drop(room);
+        self.make_room_for(pages)
+    }
+
+    #[cold]
+    fn make_room_for(&self, pages: u32) -> Reservation<'_> {
         self.shared().trimming().wait_for_pages();
         self.drain(Scope::ALL, Mode::Full);
         self.store().reserve(pages, 0)
@@ -248,6 +254,7 @@ impl SharedDepot {
     }
 
     /// The message of a page that was sent, as its word has it.
+    #[inline]
     fn message(&self, page: SentPage) -> Result<Token, ClaimError> {
         let sender = usize::from(page.slot);
         let order = Order::new(page.order.into()).filter(|_| sender < SLOTS);

@@ -86,8 +86,6 @@ const NAMESPACES: usize = 3;
 const JOINED_AT: usize = 4;
 /// Pages that the process has taken or claimed, less those that it has freed.
 pub const TAKEN: usize = 8;
-/// Pages that the process has sent.
-pub const SENT: usize = 9;
 pub const CEILING: usize = 10;
 pub const BURIED: usize = 11;
 /// The name of the process's heir; 0: none.
@@ -95,6 +93,9 @@ pub const HEIR: usize = 12;
 /// A word whose lower half is a futex: requests to give back what is cached, and looks for requests
 /// of the process itself that wait.
 pub const ASKED: usize = 16;
+/// Pages that the process has sent: on another line than [`TAKEN`], so that a thread that sends and
+/// one that claims do not write one line.
+pub const SENT: usize = 20;
 pub const ANSWERED: usize = 24;
 /// Pages that were sent by the process, and claimed: on another line than its own counts, because
 /// claimers write it.

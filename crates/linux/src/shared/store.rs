@@ -32,6 +32,11 @@ const PAGEBLOCK_GROUPS: usize = (PAGEBLOCK_FRAMES / GROUP_FRAMES) as usize;
 #[repr(align(128))]
 struct Hint(AtomicU32);
 
+/// A count, alone on its line.
+#[derive(Default)]
+#[repr(align(128))]
+struct Count(AtomicU64);
+
 /// The store of a process that is in a slot. Dropping it leaves the segment.
 pub struct SharedStore {
     segment: Arc<Segment>,
@@ -47,9 +52,10 @@ pub struct SharedStore {
     burying: ForkLock<()>,
     /// Pages of dead processes that this process has freed.
     recovered: AtomicU64,
-    /// Pages that this process has taken or claimed, less those that it has freed or sent; not in
-    /// the segment, because memory is unmapped when it is 0.
-    held: AtomicU64,
+    /// Pages that this process has taken or claimed, less those that it has freed, and those that
+    /// it has sent; not in the segment, because memory is unmapped when both are equal.
+    taken: Count,
+    sent: Count,
     /// Pages that threads of this process are about to take below its ceiling.
     reserved: AtomicU64,
     /// The most pages that a monitor lets this process have; 0: any number. What the program lets
@@ -108,7 +114,8 @@ impl SharedStore {
             refused: AtomicU64::new(0),
             burying: ForkLock::new(ForkMark::of_process(), ()),
             recovered: AtomicU64::new(0),
-            held: AtomicU64::new(0),
+            taken: Count::default(),
+            sent: Count::default(),
             reserved: AtomicU64::new(0),
             container_ceiling: AtomicU64::new(0),
             awaited: WaitFlag::default(),
@@ -172,14 +179,14 @@ impl SharedStore {
     pub fn count_taken(&self, more: i64) {
         self.segment.slots().add(self.slot, TAKEN, more);
         // Relaxed: a count.
-        self.held.fetch_add(more as u64, Ordering::Relaxed);
+        self.taken.0.fetch_add(more as u64, Ordering::Relaxed);
     }
 
     /// Counts pages that this process is about to send.
     pub fn count_sent(&self, pages: u32) {
         self.segment.slots().add(self.slot, SENT, pages.into());
         // Relaxed: a count.
-        self.held.fetch_sub(pages.into(), Ordering::Relaxed);
+        self.sent.0.fetch_add(pages.into(), Ordering::Relaxed);
     }
 
     fn frames(&self) -> u32 {
@@ -217,14 +224,18 @@ impl SharedStore {
 
     /// Room for up to `blocks` blocks of 2^order pages below the ceiling of this process; none in a
     /// forked child.
+    #[inline]
     pub fn reserve(&self, blocks: u32, order: u32) -> Reservation<'_> {
+        match self.ceilings() {
+            _ if self.segment.is_forked() => self.reserve_below(0, blocks, order),
+            [0, 0] => Reservation { store: self, blocks, pages: 0 },
+            [0, only] | [only, 0] => self.reserve_below(only, blocks, order),
+            [program, container] => self.reserve_below(program.min(container), blocks, order),
+        }
+    }
+
+    fn reserve_below(&self, ceiling: u64, blocks: u32, order: u32) -> Reservation<'_> {
         let slots = self.segment.slots();
-        let ceiling = match self.ceilings() {
-            _ if self.segment.is_forked() => 0,
-            [0, 0] => return Reservation { store: self, blocks, pages: 0 },
-            [0, only] | [only, 0] => only,
-            [program, container] => program.min(container),
-        };
         // Relaxed: a look, so that a request for more than there is room for is in no other's way.
         let seen = slots.held(self.slot).saturating_add(self.reserved.load(Ordering::Relaxed));
         let room = ceiling.saturating_sub(seen) >> order;
@@ -445,8 +456,9 @@ impl Allowance for SharedStore {
 
 impl CommonStore for SharedStore {
     fn taken_pages(&self) -> u64 {
-        // Relaxed: a count.
-        self.held.load(Ordering::Relaxed)
+        // Relaxed: counts.
+        let sent = self.sent.0.load(Ordering::Relaxed);
+        self.taken.0.load(Ordering::Relaxed).wrapping_sub(sent)
     }
 
     fn is_room(&self, page: u32) -> bool {
