@@ -107,7 +107,7 @@ impl Answers {
     pub fn after(&self, ring: impl Fn(Duration) -> Ring) -> u64 {
         let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
         let left_ms = || end_ms.saturating_sub(now_ms()) as u32;
-        let mut freed_pages = 0;
+        let mut has_ended = false;
         loop {
             // Relaxed: the count alone; the note of the ring orders it before the answer.
             let seen = self.count.load(Ordering::Relaxed);
@@ -115,30 +115,28 @@ impl Answers {
             let is_held = now_ms() < self.held_end_ms.load(Ordering::Relaxed);
             let limit_ms = if is_held { HELD_MS.min(left_ms()) } else { left_ms() };
             if limit_ms == 0 {
-                break;
+                return 0;
             }
             match ring(Duration::from_millis(limit_ms.into())) {
                 Ring::Rung => self.held_end_ms.store(0, Ordering::Relaxed),
-                Ring::NoMonitor => break,
+                // The end may have lifted a ceiling: a page at least.
+                Ring::NoMonitor => return has_ended.into(),
                 Ring::Held => {
                     // Perhaps for the next request, too.
                     let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
                     self.held_end_ms.store(end_ms, Ordering::Relaxed);
-                    break;
+                    return 0;
                 }
             }
             if !self.is_given(seen, left_ms) {
-                break;
+                return 0;
             }
             // Relaxed: published by the count.
-            freed_pages = self.freed_pages.load(Ordering::Relaxed);
-            if freed_pages != ENDED {
-                return freed_pages;
+            match self.freed_pages.load(Ordering::Relaxed) {
+                ENDED => has_ended = true,
+                freed_pages => return freed_pages,
             }
-            // The end may have lifted a ceiling: a page at least.
-            freed_pages = 1;
         }
-        freed_pages
     }
 
     /// Sleeps until there is an answer after the one that was seen. `false`: no time is left.
