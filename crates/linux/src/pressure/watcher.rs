@@ -23,6 +23,8 @@ use crate::depot::handle::{Depot, WeakDepot};
 use crate::giving_back::balloon::Listener;
 use crate::giving_back::bell::Bell;
 use crate::memory::region::{PAGEBLOCK_PAGES, resident_bytes};
+use crate::reclaim::Ceiling;
+use crate::system::first_panic::FirstPanic;
 use crate::system::prim::{now_ms, thread_id};
 use crate::system::topology::Topology;
 
@@ -181,15 +183,15 @@ impl Watcher {
     pub(super) fn answer(&mut self) {
         self.counters.rings.add(1);
         let depots: Vec<Depot> = self.depots().collect();
-        let mut rung = Rung(depots.iter().filter_map(|it| Some((it, bell(it)?))).collect());
+        let mut rung = Rung(depots.iter().filter_map(RungDepot::new).collect());
         // A request that rings later gets the next answer, which may free pages of its depot.
-        rung.0.retain(|(_, bell)| bell.answers.take_ring(thread_id()));
-        let before_bytes = self.counters.ceiling_bytes.get();
-        self.follow(&depots);
-        let ceiling_bytes = self.counters.ceiling_bytes.get();
-        let mut freed_bytes = ceiling_bytes.saturating_sub(before_bytes);
-        let is_lifted = !self.follower.may_have_ceilings();
-        if freed_bytes == 0 && !is_lifted {
+        rung.0.retain(|it| it.bell.answers.take_ring(thread_id()));
+        // What panics while a ceiling is set may be a callback of a depot that was not rung for.
+        let (mut panics, mut freed_bytes) = (FirstPanic::default(), 0);
+        panics.catch(|| self.follow(&depots));
+        let is_stuck = rung.0.iter().any(|it| it.rise_bytes() == 0);
+        if is_stuck && self.follower.may_have_ceilings() {
+            let ceiling_bytes = self.counters.ceiling_bytes.get();
             freed_bytes = self.force().call_back((ceiling_bytes / ANSWER_SHARE).max(ANSWER_MIN));
             // The pages lie in the caches of the CPU that this thread was on.
             let here = Scope::cpu(current_cpu());
@@ -197,13 +199,19 @@ impl Watcher {
                 depot.drain(here, Mode::Full);
                 depot.drain(Scope::ALL, Mode::Quiet);
             }
-        }
-        // Else the ceiling of another monitor may be in force now.
-        if !is_lifted {
-            for (depot, bell) in rung.0.drain(..) {
-                bell.answers.give(freed_bytes >> depot.page_size().shift());
+            if freed_bytes > 0 {
+                // What was freed may be no pages of depots, which may have more then.
+                panics.catch(|| self.follow(&depots));
             }
         }
+        // Else the ceiling of another monitor may be in force now.
+        if self.follower.may_have_ceilings() {
+            for it in rung.0.drain(..) {
+                let freed_bytes = freed_bytes.saturating_add(it.rise_bytes());
+                it.bell.answers.give(freed_bytes >> it.depot.page_size().shift());
+            }
+        }
+        panics.resume();
     }
 
     /// The counts so far.
@@ -347,12 +355,31 @@ impl Drop for Watcher {
     }
 }
 
+/// A depot that was rung for, and its ceiling then.
+struct RungDepot<'d> {
+    depot: &'d Depot,
+    bell: Arc<Bell>,
+    ceiling_bytes: usize,
+}
+
+impl<'d> RungDepot<'d> {
+    /// A depot that may have been rung for. `None`: no request of it ever rang.
+    fn new(depot: &'d Depot) -> Option<Self> {
+        Some(RungDepot { depot, bell: bell(depot)?, ceiling_bytes: Ceiling::of(depot).bytes() })
+    }
+
+    /// The bytes by which the ceiling is higher now.
+    fn rise_bytes(&self) -> u64 {
+        Ceiling::of(self.depot).bytes().saturating_sub(self.ceiling_bytes) as u64
+    }
+}
+
 /// Depots that were rung for, until they are answered. Requests of those that are left ring again.
-struct Rung<'d>(Vec<(&'d Depot, Arc<Bell>)>);
+struct Rung<'d>(Vec<RungDepot<'d>>);
 
 impl Drop for Rung<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|(_, bell)| bell.answers.end());
+        self.0.iter().for_each(|it| it.bell.answers.end());
     }
 }
 
@@ -397,9 +424,8 @@ mod tests {
     use super::*;
     use crate::pressure::Monitor;
 
-    /// A request that rang before the limit was lifted calls no callbacks.
-    #[test]
-    fn an_answer_without_a_ceiling_calls_no_callbacks() {
+    /// Has a monitor with so many bytes of limit answer, and returns whether it calls a callback.
+    fn is_called_back(limit_bytes: Option<usize>, is_rung: bool) -> bool {
         let depot = Depot::new(16 << 20).unwrap();
         let is_called = Arc::new(AtomicBool::new(false));
         let calls = is_called.clone();
@@ -407,9 +433,30 @@ mod tests {
             calls.store(true, Ordering::Relaxed);
             0
         };
-        let builder = Monitor::builder(&depot).sources(Sources::none());
+        let name = format!("pagedepot-answer-{}-{}", std::process::id(), thread_id());
+        let group = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&group).unwrap();
+        let max = limit_bytes.map_or("max".into(), |bytes| bytes.to_string());
+        std::fs::write(group.join("memory.max"), max).unwrap();
+        std::fs::write(group.join("memory.current"), "0").unwrap();
+        let builder = Monitor::builder(&depot).sources(Sources::none().and_cgroup_v2(&group));
         let mut watcher = builder.on_pressure(0, callback).watcher().unwrap();
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        watcher.listen(Arc::new(wake));
+        if is_rung {
+            bell(&depot).unwrap().answers.note_ring(thread_id());
+        }
         watcher.answer();
-        assert!(!is_called.load(Ordering::Relaxed));
+        std::fs::remove_dir_all(group).unwrap();
+        is_called.load(Ordering::Relaxed)
+    }
+
+    /// A request that rang before the limit was lifted calls no callbacks, and neither does a ring
+    /// that an earlier answer was for.
+    #[test]
+    fn callbacks_are_called_for_requests_at_a_ceiling_alone() {
+        assert!(is_called_back(Some(8 << 20), true));
+        assert!(!is_called_back(Some(8 << 20), false));
+        assert!(!is_called_back(None, false));
     }
 }

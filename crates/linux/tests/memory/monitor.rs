@@ -38,6 +38,13 @@ impl Group {
         self
     }
 
+    /// Changes the limit in one step: a monitor that reads meanwhile finds one of the two.
+    fn limit(&self, bytes: usize) {
+        use std::os::unix::fs::FileExt;
+        let file = fs::File::options().write(true).open(self.0.join("memory.max")).unwrap();
+        file.write_all_at(format!("{bytes:020}\n").as_bytes(), 0).unwrap();
+    }
+
     fn used(&self, percent: u32) {
         self.put("memory.current", &format!("{}\n", percent * 10));
     }
@@ -907,6 +914,71 @@ fn an_answer_for_one_depot_is_none_for_another() {
     });
     drop((held, monitor));
     depots.iter().for_each(common::all_back);
+}
+
+/// Has a depot that is at its ceiling get a page by the first answer of a monitor, which has a
+/// depot 31 times as large, too. Its callback may free the page that fills the ceiling.
+fn first_answer_beside_a_larger_depot(
+    name: &str,
+    mut callback: impl FnMut(&Group, &mut Vec<Page>) -> u64 + Send + 'static,
+    prepare: impl FnOnce(&Group, &Depot),
+) {
+    let _alone = THREADS.lock().unwrap();
+    let (group, block) = (Group::new(name), page_bytes() << Order::PAGEBLOCK.get());
+    // A fifth is left free.
+    group.put("memory.current", "0\n").limit(41 * block);
+    let depots = [62, 2].map(|blocks| Depot::new(blocks * block).unwrap());
+    let [large, small] = &depots;
+    let mut held = vec![small.page(Order::PAGEBLOCK).unwrap()];
+    let of_callback = Group(group.0.clone());
+    let callback = move |_| callback(&of_callback, &mut held);
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
+    let builder = Monitor::builder(large).and(small).policy(policy).sources(group.sources());
+    let monitor = builder.on_pressure(0, callback).start().unwrap();
+    assert_eq!(depots.each_ref().map(|depot| Ceiling::of(depot).bytes() / block), [31, 1]);
+    prepare(&group, large);
+    assert!(small.page(Order::BASE).is_ok(), "{:?}", monitor.counts());
+    assert_eq!(monitor.counts().rings, 1);
+}
+
+fn free_one(_: &Group, held: &mut Vec<Page>) -> u64 {
+    held.pop().map_or(0, |page| page.len() as u64)
+}
+
+/// A higher ceiling of another depot is no answer to a request.
+#[test]
+fn an_answer_asks_callbacks_though_another_depot_may_have_more() {
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let raise = |group: &Group, _: &Depot| group.limit(48 * block);
+    first_answer_beside_a_larger_depot("other-rises", free_one, raise);
+}
+
+/// What a callback frees of other memory than depots' lets their ceilings rise before the answer.
+#[test]
+fn an_answer_follows_what_callbacks_free() {
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let free_others = move |group: &Group, _: &mut Vec<Page>| {
+        group.limit(100 * block);
+        60 * block as u64
+    };
+    first_answer_beside_a_larger_depot("frees-heap", free_others, |_, _| ());
+}
+
+/// A request is answered though the ceiling of another depot cannot be set for a panic.
+#[test]
+fn a_panic_for_one_depot_is_no_answer_to_another() {
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let held = std::cell::Cell::new(Vec::new());
+    let hold = |group: &Group, large: &Depot| {
+        held.set((0..30).map(|_| large.page(Order::PAGEBLOCK).unwrap()).collect());
+        let callback = |_| match std::thread::current().name() {
+            Some("pagedepot-mon") => panic!("a bug in a callback of the program"),
+            _ => 0,
+        };
+        large.on_pressure(callback).unwrap();
+        group.limit(20 * block);
+    };
+    first_answer_beside_a_larger_depot("panics", free_one, hold);
 }
 
 /// The end of a monitor with the lower ceiling has requests ring for the one with the other.
