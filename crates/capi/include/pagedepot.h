@@ -20,6 +20,10 @@
  * handler that forked it above a call that zeroes or moves pages of shared memory (PAGEDEPOT_MEMFD,
  * segments, spaces): it may write to one of them after its parent.
  *
+ * Threads go on pointing to code of the library that they ran last. An object that builds a depot
+ * stays loaded. One that has the static library, and uses a depot that another object built, is
+ * linked with -z nodelete: dlclose() would unmap that code, and the kernel end the process.
+ *
  * A thread that may be cancelled (pthread_cancel()) disables that around calls: to be cancelled in
  * one ends the process.
  *
@@ -162,8 +166,8 @@ typedef struct {
     // Pages in fronts that the drain did not take, at most.
     uint64_t unreachable_pages;
     // CPUs that were fenced. A fence interrupts the CPU only if a thread of this process runs
-    // there at that moment; with PAGEDEPOT_PER_CPU_LOCKS it takes the CPU's lock and interrupts
-    // nothing.
+    // there at that moment. CPUs with locks, as all are with PAGEDEPOT_PER_CPU_LOCKS, need none
+    // and count as none.
     uint64_t fences;
     // CPUs that another drain was at, or that could not be fenced.
     uint64_t busy_cpus;
@@ -548,13 +552,16 @@ int pagedepot_set_ceiling(const pagedepot_t *handle, size_t bytes);
 size_t pagedepot_ceiling(const pagedepot_t *handle);
 
 // Keeps trims away from pages that a device maps (io_uring, VFIO, RDMA), until as many calls of
-// pagedepot_unpin() with the same range. Returns 0, or -1 with errno.
+// pagedepot_unpin() with the same range. Returns 0, or -1 with errno: EINVAL when no page of the
+// depot begins at start (a buffer that begins inside a page lies on one page more), or pages is
+// more than there are.
 //
 // Conditions:
 // handle is NULL or a live depot.
 int pagedepot_pin(const pagedepot_t *handle, const void *start, uint32_t pages);
 
-// See pagedepot_pin(). Returns 0, or -1 with errno: EINVAL when some of the pages are not pinned.
+// See pagedepot_pin(). Returns 0, or -1 with errno: EINVAL when no page of the depot begins at
+// start, or some of the pages are not pinned.
 //
 // Conditions:
 // handle is NULL or a live depot.

@@ -34,8 +34,8 @@ pub struct pagedepot_drained_t {
     /// Pages in fronts that the drain did not take, at most.
     pub unreachable_pages: u64,
     /// CPUs that were fenced. A fence interrupts the CPU only if a thread of this process runs
-    /// there at that moment; with PAGEDEPOT_PER_CPU_LOCKS it takes the CPU's lock and interrupts
-    /// nothing.
+    /// there at that moment. CPUs with locks, as all are with PAGEDEPOT_PER_CPU_LOCKS, need none
+    /// and count as none.
     pub fences: u64,
     /// CPUs that another drain was at, or that could not be fenced.
     pub busy_cpus: u64,
@@ -332,7 +332,9 @@ pub unsafe extern "C" fn pagedepot_ceiling(handle: *const pagedepot_t) -> usize 
 }
 
 /// Keeps trims away from pages that a device maps (io_uring, VFIO, RDMA), until as many calls of
-/// pagedepot_unpin() with the same range. Returns 0, or -1 with errno.
+/// pagedepot_unpin() with the same range. Returns 0, or -1 with errno: EINVAL when no page of the
+/// depot begins at start (a buffer that begins inside a page lies on one page more), or pages is
+/// more than there are.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
@@ -343,12 +345,13 @@ pub unsafe extern "C" fn pagedepot_pin(
     pages: u32,
 ) -> c_int {
     let Some(depot) = depot_or_text(handle) else { return -1 };
-    let Some(first) = depot.pfn_of(start.cast()) else { return not_ours() };
+    let Some(first) = block_of(depot.raw(), start, Order::BASE) else { return not_ours() };
     // What keeps the range pinned is let go by `pagedepot_unpin`.
     status(depot.pin_range(first, pages).map(|pinned: PinnedRange| drop(pinned.keep())))
 }
 
-/// See pagedepot_pin(). Returns 0, or -1 with errno: EINVAL when some of the pages are not pinned.
+/// See pagedepot_pin(). Returns 0, or -1 with errno: EINVAL when no page of the depot begins at
+/// start, or some of the pages are not pinned.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
@@ -359,13 +362,13 @@ pub unsafe extern "C" fn pagedepot_unpin(
     pages: u32,
 ) -> c_int {
     let Some(depot) = depot_or_text(handle) else { return -1 };
-    let Some(first) = depot.pfn_of(start.cast()) else { return not_ours() };
+    let Some(first) = block_of(depot.raw(), start, Order::BASE) else { return not_ours() };
     status(depot.unpin_range(first, pages))
 }
 
 #[cold]
 fn not_ours() -> c_int {
-    tell_text(libc::EINVAL, "the depot has no page at this address");
+    tell_text(libc::EINVAL, "no page of the depot begins at this address");
     -1
 }
 

@@ -167,6 +167,10 @@ static void taking_back(pagedepot_t *depot) {
     CHECK(pagedepot_unpin(depot, page, 1) == 0);
     FAILS(pagedepot_unpin(depot, page, 1) == -1, EINVAL);
     FAILS(pagedepot_pin(depot, &depot, 1) == -1, EINVAL);
+    FAILS(pagedepot_pin(depot, (char *)page + 64, 1) == -1, EINVAL);
+    CHECK(pagedepot_pin(depot, page, 1) == 0);
+    FAILS(pagedepot_unpin(depot, (char *)page + 64, 1) == -1, EINVAL);
+    CHECK(pagedepot_unpin(depot, page, 1) == 0);
     CHECK(pagedepot_validate(depot) == 1);
     CHECK(pagedepot_free(depot, page, 0) == 0);
     FAILS(pagedepot_grow(depot, MIB) == -1, ENOMEM);
