@@ -9,7 +9,7 @@
 
 static char text[4096];
 
-/* Ends the program unless a line holds these bytes in so many calls; 0 calls: unless it holds
+/* Ends the program unless a line holds these bytes in so many calls; 0 bytes: unless it holds
  * none. */
 static void expect(pagedepot_t *depot, int line, unsigned long bytes, unsigned long calls) {
     char wanted[256], place[128];
@@ -20,8 +20,8 @@ static void expect(pagedepot_t *depot, int line, unsigned long bytes, unsigned l
     }
     snprintf(place, sizeof place, " %s:%d:1 [pages]\n", __FILE__, line);
     snprintf(wanted, sizeof wanted, "%12lu %8lu%s", bytes, calls, place);
-    if (calls ? !strstr(text, wanted) : strstr(text, place) != NULL) {
-        fprintf(stderr, "not \"%s\" in:\n%s", calls ? wanted : place, text);
+    if (bytes ? !strstr(text, wanted) : strstr(text, place) != NULL) {
+        fprintf(stderr, "not \"%s\" in:\n%s", bytes ? wanted : place, text);
         exit(1);
     }
 }
@@ -54,6 +54,11 @@ int main(void) {
     expect(depot, lines[2], 2 * 4096, 1);
     expect(depot, lines[3], 5 * 4096, 1);
     expect(depot, lines[4], 100 * 4096, 100);
+    /* Pages of a run are its line's until they are freed, in whatever parts. */
+    pagedepot_free_contiguous(depot, (char *)run + 3 * 4096, 2);
+    expect(depot, lines[3], 3 * 4096, 1);
+    pagedepot_free(depot, run, 0);
+    expect(depot, lines[3], 2 * 4096, 0);
     /* The parts of a block are its line's. */
     if (pagedepot_split(depot, block, 4, 2)) {
         return 1;
@@ -97,7 +102,7 @@ int main(void) {
     pagedepot_free(depot, pages[1], 0);
     pagedepot_free(depot, pages[2], 0);
     pagedepot_free(depot, waited, 1);
-    pagedepot_free_contiguous(depot, run, 5);
+    pagedepot_free_contiguous(depot, (char *)run + 4096, 2);
     pagedepot_delete(depot);
     puts("each line holds what it allocated");
     return 0;

@@ -42,7 +42,8 @@ impl AllocInfo {
         // By address first, which is quicker to compare than a name.
         let mut by_address = Sums::new();
         for (_, at, pages) in shared.sites().all() {
-            add(&mut by_address, at, (u64::from(pages) * page_bytes, 1));
+            let calls = u64::from(pages > 0);
+            add(&mut by_address, at, (u64::from(pages.max(1)) * page_bytes, calls));
         }
         let mut sums = Sums::new();
         for (at, sum) in by_address {

@@ -31,15 +31,17 @@
 //! [`Pages`](crate::Pages), [`Movable`](crate::Movable) and numbers of
 //! [`RawDepot`](crate::RawDepot) hold, each where it was allocated first, and areas of a
 //! [`Vmalloc`](crate::Vmalloc). Pages behind areas are the areas', and not counted twice. Batches
-//! count a call for each block. A site is where a function of this crate was called: wrap such a
-//! function in one with `#[track_caller]`, and its callers are told apart.
+//! count a call for each block. Contiguous pages that are freed in part count a call as long as the
+//! first of them is held. A site is where a function of this crate was called: wrap such a function
+//! in one with `#[track_caller]`, and its callers are told apart.
 //!
 //! Pages that the depot itself uses (magazines, those that a trim has in hand) have no site.
 //!
 //! # What it costs
-//! An allocation and a free store one word each, in memory of eight bytes per page that has been
-//! allocated. The example `call_sites`, run with the feature and without, prints the difference;
-//! docs/views.md has figures. Without the feature nothing of it is compiled.
+//! An allocation and a free store one word each (of contiguous pages: one a page), in memory of
+//! eight bytes per page that has been allocated. The example `call_sites`, run with the feature and
+//! without, prints the difference; docs/views.md has figures. Without the feature nothing of it is
+//! compiled.
 
 mod folded;
 #[cfg(feature = "allocinfo")]

@@ -7,7 +7,7 @@ use pagedepot::{Flags, Order, Pfn};
 use super::*;
 use crate::reclaim::Compaction;
 use crate::test_units::{mib, page_bytes};
-use crate::{Depot, MemoryKind, Vmalloc};
+use crate::{Depot, MemoryKind, Pages, Vmalloc};
 
 fn order(n: u32) -> Order {
     Order::new(n).unwrap()
@@ -92,6 +92,52 @@ fn parts_of_a_block_keep_its_site() {
     assert_eq!(at(&AllocInfo::of(&depot), made), (page_bytes() as u64, 1));
     drop(kept);
     assert_eq!(AllocInfo::of(&depot).bytes(), 0);
+}
+
+#[test]
+fn parts_of_a_run_are_freed_by_themselves() {
+    let depot = Depot::builder(4 * mib()).checked(true).build().unwrap();
+    let (raw, page) = (depot.raw(), page_bytes() as u64);
+    let run = raw.alloc_contiguous(600, 1, Flags::default()).unwrap();
+    let made = line() - 1;
+    let held = |pages: u64, calls| {
+        let info = AllocInfo::of(&depot);
+        assert_eq!((at(&info, made), info.bytes()), ((pages * page, calls), pages * page));
+    };
+    held(600, 1);
+    // SAFETY: parts of the run, which nothing uses; `checked` refuses what is wrong.
+    unsafe {
+        raw.free_contiguous(run.add(500), 100).unwrap();
+        held(500, 1);
+        raw.free_contiguous(run.add(400), 200).unwrap_err();
+        raw.free_contiguous(run.add(200), u32::MAX).unwrap_err();
+        held(500, 1);
+        raw.free_contiguous(run.add(200), 100).unwrap();
+        raw.free(run.add(450), Order::BASE).unwrap();
+        raw.free_many(Order::BASE, &[run.add(451)]).unwrap();
+        held(398, 1);
+        raw.free_contiguous(run, 100).unwrap();
+        held(298, 0);
+        // What lies in between says what its own call holds.
+        raw.alloc_at(run.add(200), 64, Flags::default()).unwrap();
+        let other = line() - 1;
+        raw.attribute(run.add(200), ForeignSite::at("part.c", 5));
+        let info = AllocInfo::of(&depot);
+        assert_eq!((at(&info, made), at(&info, other)), ((298 * page, 0), (0, 0)));
+        let sites = info.sites.iter().filter(|info| info.site.file == "part.c");
+        let sums: Vec<_> = sites.map(|info| (info.site.line, info.bytes, info.calls)).collect();
+        assert_eq!(sums, [(5, 64 * page, 1)]);
+        raw.free_contiguous(run.add(200), 64).unwrap();
+        raw.free_contiguous(run.add(100), 100).unwrap();
+        raw.free_contiguous(run.add(300), 150).unwrap();
+        held(48, 0);
+        drop(Pages::from_raw(&depot, run.add(452), 48));
+    }
+    // Blocks over what the run's words say.
+    let blocks = depot.alloc_pages(order(3), 100).unwrap();
+    assert_eq!(AllocInfo::of(&depot).bytes(), 800 * page);
+    drop(blocks);
+    assert_eq!(AllocInfo::of(&depot).sites, []);
 }
 
 #[test]

@@ -261,7 +261,7 @@ impl<'d> RawDepot<'d> {
         flags: Flags,
     ) -> Result<Pfn, AllocError> {
         let start = self.frames().alloc_contiguous(count, align, flags)?;
-        self.shared().sites().note(start, count);
+        self.shared().sites().note_run(start, count);
         Ok(start)
     }
 
@@ -274,7 +274,7 @@ impl<'d> RawDepot<'d> {
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.frames().alloc_at(start, count, flags)?;
-        self.shared().sites().note(start, count);
+        self.shared().sites().note_run(start, count);
         Ok(())
     }
 
@@ -287,7 +287,7 @@ impl<'d> RawDepot<'d> {
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.frames().try_alloc_at(start, count, flags)?;
-        self.shared().sites().note(start, count);
+        self.shared().sites().note_run(start, count);
         Ok(())
     }
 
@@ -299,11 +299,11 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// Requires what [`free`](Self::free) requires.
     pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
-        let noted = self.shared().sites().take(start);
+        self.shared().sites().take_run(start, count);
         let _bringing = self.shared().bringing();
         let freed = self.frames().free_contiguous(start, count);
         if freed.is_err() {
-            self.shared().sites().restore(start, noted);
+            self.shared().sites().restore_run(start, count);
         }
         freed
     }

@@ -371,7 +371,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let (start, count) = (self.start, self.count);
-        self.raw().sites().clear(start);
+        self.raw().sites().take_run(start, count);
         // SAFETY: this value holds the pages, and goes away.
         unsafe {
             past_the_front(self.depot, count, |depot| depot.frames().free_contiguous(start, count));

@@ -2,12 +2,16 @@
 //! allocator's metadata nor the pages grow. Without the feature `allocinfo` a table has no size,
 //! and its calls are empty.
 //!
-//! | bits of the word of a block's first page | field |
+//! | bits of the word of a block's first page, and of each page of a contiguous run | field |
 //! |---|---|
 //! | 0..=44 | the address of the caller's `Location`, or of a `ForeignSite`, divided by 8 |
-//! | 45..=63 | pages of the block, or of the contiguous run |
+//! | 45..=62 | pages of the block; 1: also a run's first page; 0: another page of a run |
+//! | 63 | the page is being freed, or was: the word says nothing |
 //!
-//! A word of 0 says nothing of its page.
+//! A word of 0 says nothing of its page, either.
+//!
+//! Any part of a run may be freed, by any thread. So each of its pages has a word of its own: two
+//! holders would write to one for all of them.
 //!
 //! # Why words and no counters
 //! The kernel counts per site and CPU (`CONFIG_MEM_ALLOC_PROFILING`), and looks the site up in a
@@ -85,6 +89,9 @@ mod word {
         }
     }
 
+    /// A word that says nothing, of a page that is being freed: see `SiteTable::take_run`.
+    pub const FREED: u64 = 1 << 63;
+
     /// The word of a block of so many pages.
     #[inline]
     pub fn pack(site: &'static Location<'static>, pages: u32) -> u64 {
@@ -101,7 +108,8 @@ mod word {
     /// The address of a call's site, and the pages of a word; `None`: it says nothing.
     pub fn unpack(word: u64) -> Option<(usize, u32)> {
         let address = (word & ((1 << SITE_BITS) - 1)) << ALIGN_BITS;
-        (word != 0).then_some((address as usize, (word >> SITE_BITS) as u32))
+        let is_noted = word != 0 && word & FREED == 0;
+        is_noted.then_some((address as usize, (word >> SITE_BITS) as u32))
     }
 
     /// The call whose site is at an address of a word.
@@ -170,6 +178,18 @@ impl SiteTable {
         self.note_call(pfn, pages, CallSite::here());
     }
 
+    /// Notes the call that allocated a contiguous run, for its holder. O(pages).
+    #[inline]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
+    pub fn note_run(&self, start: Pfn, pages: u32) {
+        self.note(start, 1);
+        #[cfg(feature = "allocinfo")]
+        {
+            let word = word::pack(Location::caller(), 0);
+            (1..pages).for_each(|at| self.set(start.add(at), word));
+        }
+    }
+
     /// Notes an earlier call, as [`note`](Self::note) notes the present one.
     #[inline(always)]
     pub fn note_call(&self, pfn: Pfn, pages: u32, site: CallSite) {
@@ -214,6 +234,32 @@ impl SiteTable {
         }
     }
 
+    /// Clears the sites of contiguous pages, for a free that may be refused: see
+    /// [`restore_run`](Self::restore_run). O(pages).
+    #[inline]
+    pub fn take_run(&self, start: Pfn, pages: u32) {
+        #[cfg(feature = "allocinfo")]
+        for pfn in self.run(start, pages) {
+            // What an earlier free left is not restored.
+            let noted = word::unpack(self.word(pfn)).map(|_| self.word(pfn) | word::FREED);
+            self.set(pfn, noted.unwrap_or(0));
+        }
+    }
+
+    /// Notes again what [`take_run`](Self::take_run) cleared.
+    #[cold]
+    pub fn restore_run(&self, start: Pfn, pages: u32) {
+        #[cfg(feature = "allocinfo")]
+        self.run(start, pages).for_each(|pfn| self.set(pfn, self.word(pfn) & !word::FREED));
+    }
+
+    /// Those of so many pages that have a word.
+    #[cfg(feature = "allocinfo")]
+    fn run(&self, start: Pfn, pages: u32) -> impl Iterator<Item = Pfn> {
+        let end = start.get().saturating_add(pages).min(self.words.len() as u32);
+        (start.get()..end).map(Pfn::new)
+    }
+
     /// Notes what was [taken](Self::take) again.
     #[cold]
     pub fn restore(&self, pfn: Pfn, noted: SiteWord) {
@@ -242,17 +288,20 @@ impl SiteTable {
         }
     }
 
-    /// Notes a call in another language for a block that is noted, for its holder.
+    /// Notes a call in another language for a block or a run that is noted, for its holder.
     #[cfg(feature = "allocinfo")]
     pub fn attribute(&self, pfn: Pfn, site: &'static crate::sites::foreign::ForeignSite) {
-        let word = self.word(pfn);
-        if word != 0 {
-            self.set(pfn, word::attributed(word, Call::Foreign(site)));
-        }
+        let Some((noted, _)) = word::unpack(self.word(pfn)) else { return };
+        let set = |pfn| self.set(pfn, word::attributed(self.word(pfn), Call::Foreign(site)));
+        set(pfn);
+        // The run's other pages. What is left of a run that lay behind it, and was freed in part,
+        // would be among them, if the same call had allocated it.
+        let is_of_run = |&pfn: &Pfn| word::unpack(self.word(pfn)) == Some((noted, 0));
+        (1..).map(|at| pfn.add(at)).take_while(is_of_run).for_each(set);
     }
 
     /// Every block that is noted: its first page, the address of the call's site (`call_at`), its
-    /// pages. O(pages).
+    /// pages. A run is a block of one page, and others of 0. O(pages).
     #[cfg(feature = "allocinfo")]
     pub fn all(&self) -> impl Iterator<Item = (Pfn, usize, u32)> {
         (0..).zip(self.words).filter_map(|(pfn, word)| {
