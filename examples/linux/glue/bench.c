@@ -309,14 +309,15 @@ static void drain_by(int mode)
 	}
 }
 
-static void fill(gfp_t gfp)
+/* Pages of any node, or of one. */
+static void fill(gfp_t gfp, int node)
 {
 	static const int pages = 512;
 	struct page *page, *list = NULL;
 	int i;
 
 	for (i = 0; i < pages; i++) {
-		page = alloc_page(gfp);
+		page = alloc_pages_node(node, gfp, 0);
 		if (!page)
 			break;
 		page->private = (unsigned long)list;
@@ -332,12 +333,18 @@ static void fill(gfp_t gfp)
 
 static void fill_here(struct work_struct *work)
 {
-	fill(GFP_KERNEL);
+	fill(GFP_KERNEL, NUMA_NO_NODE);
 }
 
-static void fill_movable_here(struct work_struct *work)
+/* The node that all CPUs fill from. */
+static int filled_node;
+
+static void fill_from_node(struct work_struct *work)
 {
-	fill(GFP_HIGHUSER_MOVABLE);
+	gfp_t only = __GFP_THISNODE | __GFP_NORETRY | __GFP_NOWARN;
+
+	fill(GFP_KERNEL | only, filled_node);
+	fill(GFP_HIGHUSER_MOVABLE | only, filled_node);
 }
 
 /* Free pages of all zones, with what CPUs have not added yet. */
@@ -544,8 +551,8 @@ static void uncached(void)
 	struct zone *zone;
 	int cpu, without = 0;
 
-	schedule_on_each_cpu(fill_here);
-	schedule_on_each_cpu(fill_movable_here);
+	for_each_node_state(filled_node, N_MEMORY)
+		schedule_on_each_cpu(fill_from_node);
 	for_each_online_cpu(cpu)
 		for_each_populated_zone(zone)
 			without += !(zone_pcp(zone, cpu)->count + depot_cpu_pages(zone, cpu));
@@ -585,6 +592,65 @@ static void reserves(int rounds)
 				__free_page(pages[mark]);
 	}
 	say("reserve_rounds %d\nlent %d\n", told, lent);
+}
+
+/* Of a node: pages that are free, that are cached, and that one CPU caches. */
+static void node(int node, int cpu)
+{
+	s64 free = 0;
+	u64 cached = 0, of_cpu = 0;
+	struct zone *zone;
+
+	for_each_populated_zone(zone) {
+		if (zone_to_nid(zone) != node)
+			continue;
+		free += zone_page_state_snapshot(zone, NR_FREE_PAGES);
+		cached += cached_in(zone);
+		of_cpu += zone_pcp(zone, cpu)->count + depot_cpu_pages(zone, cpu);
+	}
+	say("node_free %lld\nnode_cached %llu\nnode_cpu_cached %llu\n", free, cached, of_cpu);
+}
+
+/* A drain of the zones of a node alone. */
+static void drain_node(int node)
+{
+	struct zone *zone;
+
+	for_each_populated_zone(zone)
+		if (zone_to_nid(zone) == node)
+			drain_all_pages(zone);
+}
+
+/* Pages of each node that may come from there alone, one by one, then many at once. */
+static void thisnode(int count)
+{
+	gfp_t gfp = GFP_KERNEL | __GFP_THISNODE | __GFP_NOWARN;
+	int i, node, bulk, taken = 0, elsewhere = 0, foreign = 0;
+
+	count = clamp(count, 1, HELD_MAX);
+	for_each_node_state(node, N_NORMAL_MEMORY)
+		for (bulk = 0; bulk < 2; bulk++) {
+			memset(held, 0, count * sizeof(held[0]));
+			if (!bulk)
+				for (i = 0; i < count; i++)
+					held[i] = alloc_pages_node(node, gfp, 0);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 14, 0)
+			else
+				alloc_pages_bulk_node(gfp, node, count, held);
+#elif LINUX_VERSION_CODE >= KERNEL_VERSION(5, 14, 0)
+			else
+				alloc_pages_bulk_array_node(gfp, node, count, held);
+#endif
+			foreign += foreign_held(count, 0);
+			for (i = 0; i < count; i++) {
+				if (!held[i])
+					continue;
+				taken++;
+				elsewhere += page_to_nid(held[i]) != node;
+				__free_page(held[i]);
+			}
+		}
+	say("taken %d\nelsewhere %d\nforeign %d\n", taken, elsewhere, foreign);
 }
 
 /* Contiguous ranges: isolation, migration and full drains of a zone. */
@@ -774,6 +840,12 @@ static ssize_t command(struct file *file, const char __user *buffer, size_t leng
 		contig(numbers[0], numbers[1]);
 	else if (!strcmp(name, "cma"))
 		cma(numbers[0], numbers[1]);
+	else if (!strcmp(name, "node"))
+		node(numbers[0], numbers[1]);
+	else if (!strcmp(name, "drain_node"))
+		drain_node(numbers[0]);
+	else if (!strcmp(name, "thisnode"))
+		thisnode(numbers[0]);
 	else if (!strcmp(name, "tables"))
 		tables();
 	else if (!strcmp(name, "validate"))

@@ -262,8 +262,9 @@ void depot_c_unpin(void)
 }
 
 /*
- * Where a depot lies: on the node of its zone, in the linear map, if there are as many pages in a
- * row. As an area of vmalloc it would be one more that each vmalloc() walks past.
+ * Where a depot lies: on the node of its zone, or near it where the node has no memory yet, in the
+ * linear map, if there are as many pages in a row. As an area of vmalloc it would be one more that
+ * each vmalloc() walks past.
  */
 static void *__meminit depot_memory(struct zone *zone, size_t bytes)
 {
