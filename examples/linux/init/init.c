@@ -29,8 +29,8 @@
 
 static char answer[4096];
 static char command_line[2048];
-long cpus, rounds = 3;
-static bool has_depot;
+long cpus, nodes, rounds = 3;
+bool has_depot;
 
 void check(const char *name, bool holds, const char *why, ...)
 {
@@ -71,7 +71,7 @@ bool put(const char *path, const char *text)
 	return done;
 }
 
-static void must_put(const char *path, const char *text)
+void must_put(const char *path, const char *text)
 {
 	bool done = put(path, text);
 
@@ -128,7 +128,7 @@ void pin(int cpu)
 	sched_setaffinity(0, sizeof(set), &set);
 }
 
-static void unpin(void)
+void unpin(void)
 {
 	cpu_set_t set;
 
@@ -422,8 +422,7 @@ void books(const char *after)
 	check(name, figure("faults") == 0, "%lld faults", figure("faults"));
 }
 
-/* Each CPU that is online caches pages of each zone. */
-static void all_cache(void)
+void all_cache(void)
 {
 	ask("uncached");
 	check("all_cache", !has_depot || figure("uncached_cpus") == 0, "%lld caches are empty",
@@ -584,7 +583,7 @@ static void cpu_hotplug(void)
 	books("cpu_hotplug");
 }
 
-static void memory_state(int block, const char *state)
+void memory_state(int block, const char *state)
 {
 	char path[64];
 
@@ -609,8 +608,12 @@ static void memory_hotplug(void)
 				failed += !put(path, "online");
 			}
 		}
-	check("memory_offline", offlined > 0 && !failed, "%ld offlined, %ld did not come back", offlined,
-	      failed);
+	/* A node of one block has pages there that do not move. */
+	if (!offlined && nodes > 2)
+		printf("= untested memory_offline: each block has pages of the kernel\n");
+	else
+		check("memory_offline", offlined > 0 && !failed, "%ld offlined, %ld did not come back",
+		      offlined, failed);
 	books("memory_offline");
 	before = value_in("/proc/meminfo", "MemTotal:");
 	if (put("/sys/devices/system/memory/probe", "0x40000000")) {
@@ -622,7 +625,10 @@ static void memory_hotplug(void)
 		check("movable_caches", figure("movable_cached") > 0 &&
 		      (!has_depot || figure("movable_shelved") > 0), "%lld pages, %lld on the shelf",
 		      figure("movable_cached"), figure("movable_shelved"));
-		/* Above twice the memory of the boot: nothing of it is cached, in a zone that caches. */
+		/*
+		 * Above twice the memory of the boot: nothing of it is cached, in a zone that caches. Tables of
+		 * nodes tell of it at boot.
+		 */
 		must_put("/sys/devices/system/memory/probe", "0x80000000");
 		memory_state(16, "online_movable");
 		before = value_in("/proc/meminfo", "MemTotal:");
@@ -634,8 +640,8 @@ static void memory_hotplug(void)
 		/* It is all that is left of its zone. */
 		faults(2, 32, 0, 2);
 		ask("counts");
-		check("beyond_cached", !has_depot || figure("movable_cached") == 0, "%lld pages are cached",
-		      figure("movable_cached"));
+		check("beyond_cached", !has_depot || nodes > 1 || figure("movable_cached") == 0,
+		      "%lld pages are cached", figure("movable_cached"));
 		memory_state(16, "offline");
 		/* It comes online while the zone has no memory. */
 		must_put(CPU_1, "1");
@@ -959,7 +965,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
 	{ "zoneinfo", zoneinfo_and_vmstat }, { "isolate", isolate }, { "vmalloc", vmalloc_tests },
 	{ "kernbench", kernbench }, { "streams", streams }, { "memfree", memfree },
 	{ "modes", modes }, { "locks", locks }, { "isolate_counts", isolate_counts },
-	{ "hibernate", hibernate },
+	{ "hibernate", hibernate }, { "nodes", memory_nodes },
 };
 
 long told(const char *name, long otherwise)
@@ -990,6 +996,7 @@ int main(void)
 	cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	slurp("/proc/cmdline", command_line, sizeof(command_line));
 	rounds = told("depot_rounds=", rounds);
+	nodes = told("depot_nodes=", 1);
 	ask("counts");
 	has_depot = figure("depot") > 0;
 	ms_before = figure("now_ms");

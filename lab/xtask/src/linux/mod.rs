@@ -37,7 +37,7 @@ use figures::{DESIGNS, OLD, RIVALS};
 use tree::{Kernel, Kind};
 
 /// The source of the machines' only program.
-const INIT: [&str; 5] = ["init.c", "kernbench.c", "locks.c", "streams.c", "vmalloc.c"];
+const INIT: [&str; 6] = ["init.c", "kernbench.c", "locks.c", "nodes.c", "streams.c", "vmalloc.c"];
 
 /// Options of `cargo xtask linux`.
 #[derive(Debug, Args)]
@@ -54,8 +54,11 @@ pub struct Options {
     /// Boot machines of one design only
     #[arg(long, value_name = "DESIGN", value_parser = DESIGNS)]
     design: Option<String>,
+    /// Boot machines with so many nodes of memory only: 2 with 4 CPUs, or 8 with 8
+    #[arg(long, value_name = "N", value_parser = nodes, conflicts_with = "only")]
+    nodes: Option<u32>,
     /// Build the library and the glue's hooks, and no kernel: needs no network
-    #[arg(long, conflicts_with_all = ["json", "only", "design"])]
+    #[arg(long, conflicts_with_all = ["json", "only", "design", "nodes"])]
     library: bool,
     /// Build the kernels, and boot none
     #[arg(long, conflicts_with = "json")]
@@ -80,19 +83,26 @@ enum KernelChoice {
     Guest,
     /// 6.1 under QEMU with full preemption: correctness; not part of --quick by itself
     Preempted,
+    /// 6.1 under QEMU with 2 and 8 nodes of memory: correctness; not part of --quick by itself
+    Numa,
     /// 5.10 under QEMU as it comes: counts; not part of --quick by itself
     Old,
 }
 
 impl KernelChoice {
-    const ALL: [KernelChoice; 4] =
-        [KernelChoice::User, KernelChoice::Guest, KernelChoice::Preempted, KernelChoice::Old];
+    const ALL: [KernelChoice; 5] = [
+        KernelChoice::User,
+        KernelChoice::Guest,
+        KernelChoice::Preempted,
+        KernelChoice::Numa,
+        KernelChoice::Old,
+    ];
 
     /// Whether this kind of kernel can be booted with a design.
     fn has(self, design: &str) -> bool {
         match self {
             KernelChoice::User => design != OLD,
-            KernelChoice::Guest | KernelChoice::Preempted => {
+            KernelChoice::Guest | KernelChoice::Preempted | KernelChoice::Numa => {
                 design != OLD && !RIVALS.contains(&design)
             }
             KernelChoice::Old => design == OLD,
@@ -100,12 +110,19 @@ impl KernelChoice {
     }
 }
 
+/// A number of nodes that machines have.
+fn nodes(word: &str) -> Result<u32> {
+    let nodes = word.parse()?;
+    ensure!(plan::NODES.contains(&nodes), "machines have 2 or 8 nodes");
+    Ok(nodes)
+}
+
 /// The kinds of kernels that are booted.
 fn wanted(options: &Options) -> Result<Vec<KernelChoice>> {
     let design = options.design.as_deref();
     let has = |kind: KernelChoice| design.is_none_or(|design| kind.has(design));
     let all: Vec<_> = KernelChoice::ALL.into_iter().filter(|kind| has(*kind)).collect();
-    if let Some(kind) = options.only {
+    if let Some(kind) = options.only.or(options.nodes.map(|_| KernelChoice::Numa)) {
         let others: Vec<_> = all.iter().map(|kind| format!("--only {}", name(*kind))).collect();
         ensure!(
             has(kind),
@@ -118,7 +135,7 @@ fn wanted(options: &Options) -> Result<Vec<KernelChoice>> {
     }
     let is_usual = |kind: KernelChoice| match kind {
         KernelChoice::User | KernelChoice::Guest => true,
-        KernelChoice::Preempted => !options.quick,
+        KernelChoice::Preempted | KernelChoice::Numa => !options.quick,
         KernelChoice::Old => !options.quick || design.is_some(),
     };
     Ok(all.into_iter().filter(|kind| is_usual(*kind)).collect())
@@ -166,6 +183,7 @@ pub fn run(options: &Options) -> Result<()> {
             KernelChoice::User => (sources::newest(&archive)?, Kind::User),
             KernelChoice::Guest => (guest, Kind::Guest),
             KernelChoice::Preempted => (guest, Kind::Preempted),
+            KernelChoice::Numa => (guest, Kind::Numa),
             KernelChoice::Old => ("linux-source-5.10".to_owned(), Kind::Old),
         };
         let source = source::source(&archive, &cache, &package)?;
@@ -191,6 +209,7 @@ pub fn run(options: &Options) -> Result<()> {
             Kind::User => plan.user(),
             Kind::Guest => plan.guests(),
             Kind::Preempted => plan.preempted(),
+            Kind::Numa => plan.numa(options.nodes),
             Kind::Old => plan.old(),
         };
         for machine in machines {
@@ -273,17 +292,24 @@ mod tests {
             ("--quick", &[KernelChoice::User, KernelChoice::Guest]),
             (
                 "--design linux-depot",
-                &[KernelChoice::User, KernelChoice::Guest, KernelChoice::Preempted],
+                &[
+                    KernelChoice::User,
+                    KernelChoice::Guest,
+                    KernelChoice::Preempted,
+                    KernelChoice::Numa,
+                ],
             ),
             ("--design linux-rcu", &[KernelChoice::User]),
             ("--quick --design linux-5.10", &[KernelChoice::Old]),
             ("--quick --only preempted", &[KernelChoice::Preempted]),
+            ("--quick --nodes 8", &[KernelChoice::Numa]),
         ] {
             assert_eq!(kinds(words).unwrap(), expected, "{words}");
         }
         for (words, says) in [
             ("--only guest --design linux-rcu", "no linux-rcu: give --only user"),
             ("--only user --design linux-5.10", "no linux-5.10: give --only old"),
+            ("--nodes 2 --design linux-rcu", "no linux-rcu: give --only user"),
         ] {
             assert!(kinds(words).unwrap_err().to_string().ends_with(says), "{words}");
         }

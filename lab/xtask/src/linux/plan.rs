@@ -57,6 +57,8 @@ enum BootKind {
     Guest,
     /// A guest like [`Guest`](BootKind::Guest), with full preemption.
     Preempted,
+    /// A guest like [`Guest`](BootKind::Guest), with as many nodes of memory.
+    Numa(u32),
     /// QEMU with little memory, and as many rounds as are wanted.
     Enduring,
     /// QEMU, where a nanosecond is an instruction.
@@ -86,6 +88,10 @@ const COUNTS: &str = "instructions,pft,vmalloc";
 const ONE_CPU: &str = "interfaces,modes,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
     "interfaces,modes,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
+const NUMA: &str =
+    "interfaces,modes,disable,contig,thp,nodes,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
+/// Nodes of memory of the machines that have more than one.
+pub const NODES: [u32; 2] = [2, 8];
 const HIBERNATION: &str = "hibernate,memfree";
 /// Words of the command line for every guest of QEMU. Without `no_timer_check` a kernel gives up at
 /// boot where a busy host delays the timer's interrupts while it tests them. With `oops=panic` a
@@ -142,6 +148,14 @@ impl Plan<'_> {
         machines
     }
 
+    /// Correctness with few and many nodes of memory, or with as many as are asked for.
+    pub fn numa(&self, only: Option<u32>) -> Vec<Machine<'_>> {
+        let is_usual =
+            |&nodes: &u32| only.map_or(!self.quick || nodes == NODES[0], |it| it == nodes);
+        let of = |nodes: u32| self.both(BootKind::Numa(nodes), nodes.max(4), NUMA, 0);
+        NODES.into_iter().filter(is_usual).flat_map(of).collect()
+    }
+
     /// Counts, and an isolated CPU, of a kernel as it comes.
     pub fn old(&self) -> Vec<Machine<'_>> {
         let counting = self.machine(BootKind::Counting, 1, (OLD, COUNTS), 0);
@@ -193,6 +207,7 @@ impl Machine<'_> {
             BootKind::Streaming(policy) => &format!("streaming-{policy}"),
             BootKind::Guest => "guest",
             BootKind::Preempted => "preempted",
+            BootKind::Numa(nodes) => &format!("numa-{nodes}nodes"),
             BootKind::Enduring => "enduring",
             BootKind::Counting => "counting",
             BootKind::Locking => "locking",
@@ -228,8 +243,14 @@ impl Machine<'_> {
             ConsoleLine::Figure { metric, value, params } => {
                 let counts = self.how == BootKind::Counting;
                 if let Some((metric, mut params)) = named(&metric, params, counts) {
-                    if self.how == BootKind::Preempted {
-                        params.insert("preempt".to_owned(), 1.into());
+                    match self.how {
+                        BootKind::Preempted => {
+                            params.insert("preempt".to_owned(), 1.into());
+                        }
+                        BootKind::Numa(nodes) => {
+                            params.insert("nodes".to_owned(), i64::from(nodes).into());
+                        }
+                        _ => {}
                     }
                     results.add(self.design, self.cpus, metric, params, value);
                 }
@@ -309,6 +330,10 @@ impl Machine<'_> {
             BootKind::Guest | BootKind::Preempted => {
                 words += " mem=1G pagedepot pagedepot_policy";
             }
+            // `mem=1G` would keep the modules of memory from being found. The type 1 is memory.
+            BootKind::Numa(nodes) => {
+                words += &format!(" memmap=1280M%1G-1 depot_nodes={nodes}");
+            }
             BootKind::Enduring => words += " mem=192M",
             BootKind::Counting => {
                 words += &format!(" depot_counts=1 depot_threads=1 depot_loops={}", self.loops());
@@ -353,8 +378,45 @@ impl Machine<'_> {
 
     /// The memory that QEMU emulates: where some is added, up to 256 MiB above twice what a kernel
     /// boots with.
-    fn memory_mib(&self) -> &'static str {
-        if matches!(self.how, BootKind::Guest | BootKind::Preempted) { "2304" } else { "1280" }
+    fn memory_mib(&self) -> u32 {
+        match self.how {
+            BootKind::Guest | BootKind::Preempted | BootKind::Numa(_) => 2304,
+            _ => 1280,
+        }
+    }
+
+    /// The memory of each node, and its CPUs; then two modules of memory that are the last node's,
+    /// above 4 GiB, of which the kernel uses none until a scenario asks. Of eight nodes, the last
+    /// one has no other memory at boot.
+    fn nodes(&self) -> Vec<String> {
+        let BootKind::Numa(nodes) = self.how else { return Vec::new() };
+        let (first, others) = if nodes == 2 { (512, 512) } else { (256, 128) };
+        let cpus = self.cpus / nodes;
+        let mut begin = 0;
+        let arguments = (0..nodes).flat_map(|node| {
+            let mib = match node {
+                0 => first,
+                _ if node + 1 == nodes => self.memory_mib() - begin,
+                _ => others,
+            };
+            begin += mib;
+            let cpus = format!("{}-{}", node * cpus, (node + 1) * cpus - 1);
+            [
+                "-object".to_owned(),
+                format!("memory-backend-ram,id=m{node},size={mib}M"),
+                "-numa".to_owned(),
+                format!("node,nodeid={node},cpus={cpus},memdev=m{node}"),
+            ]
+        });
+        let modules = (0..2).flat_map(|module| {
+            [
+                "-object".to_owned(),
+                format!("memory-backend-ram,id=d{module},size=128M"),
+                "-device".to_owned(),
+                format!("pc-dimm,id=dimm{module},memdev=d{module},node={}", nodes - 1),
+            ]
+        });
+        arguments.chain(modules).collect()
     }
 
     fn command(&self) -> Command {
@@ -375,10 +437,17 @@ impl Machine<'_> {
             BootKind::Counting => "tcg,thread=single",
             _ => "tcg,thread=multi",
         };
+        // CPUs of a socket are on one node.
+        let (slots, sockets) = match self.how {
+            BootKind::Numa(nodes) => (",slots=2,maxmem=4G", format!(",sockets={nodes}")),
+            _ => ("", String::new()),
+        };
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
-            .args(["-machine", "q35", "-cpu", self.processor(), "-m", self.memory_mib()])
-            .args(["-accel", accelerator, "-smp", &self.cpus.to_string()])
+            .args(["-machine", "q35", "-cpu", self.processor()])
+            .args(["-m", &format!("{}M{slots}", self.memory_mib())])
+            .args(["-accel", accelerator, "-smp", &format!("{}{sockets}", self.cpus)])
+            .args(self.nodes())
             .arg("-kernel")
             .arg(&self.plan.kernel.image)
             .args(["-append", &format!("{words} {GUEST_WORDS}")]);
@@ -417,7 +486,8 @@ mod tests {
     }
 
     fn all<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Machine<'p>> {
-        plan.user().into_iter().chain(plan.guests()).chain(plan.preempted()).chain(plan.old())
+        let machines = [plan.user(), plan.guests(), plan.preempted(), plan.numa(None), plan.old()];
+        machines.into_iter().flatten()
     }
 
     #[test]
@@ -503,6 +573,37 @@ mod tests {
         let map = "ffffffff81000000 T depot_count_begin2\nffffffff81165c10 t depot_count_begin\n";
         assert_eq!(address_of(map, "depot_count_begin"), Some("ffffffff81165c10"));
         assert_eq!(address_of(map, "depot_count"), None);
+    }
+
+    /// The memory that a kernel boots with ends where that of a node or of a block does, so that
+    /// what is added is one node's.
+    #[test]
+    fn nodes_have_all_memory_and_cpus() {
+        let number = |text: &str, name: &str| -> u32 {
+            let (_, rest) = text.split_once(name).unwrap();
+            rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().unwrap()
+        };
+        let plan = plan(1, false, None);
+        for nodes in NODES {
+            let machines = plan.numa(Some(nodes));
+            assert_eq!(machines.len(), 2);
+            for machine in machines {
+                let arguments = machine.nodes();
+                let sizes = arguments.iter().filter(|it| it.contains("id=m"));
+                let mib: Vec<_> = sizes.map(|it| number(it, "size=")).collect();
+                assert_eq!(mib.len(), nodes as usize);
+                assert_eq!(mib.iter().sum::<u32>(), machine.memory_mib());
+                assert!(mib.iter().all(|mib| mib % 128 == 0), "{mib:?}");
+                assert!(mib[..mib.len() - 1].iter().sum::<u32>() <= 1024);
+                let last = arguments.iter().rfind(|it| it.contains("cpus=")).unwrap();
+                assert_eq!(number(last, "-"), machine.cpus - 1, "{last}");
+                let modules = arguments.iter().filter(|it| it.starts_with("pc-dimm"));
+                assert!(modules.map(|it| number(it, "node=")).eq([nodes - 1; 2]));
+            }
+        }
+        for machine in plan.guests() {
+            assert_eq!(machine.nodes().len(), 0);
+        }
     }
 
     #[test]

@@ -112,6 +112,8 @@ pub enum Kind {
     Guest,
     /// A guest with full preemption, and checks of its use.
     Preempted,
+    /// A guest like [`Guest`](Kind::Guest), with nodes of memory and cpusets.
+    Numa,
     /// A guest like [`Guest`](Kind::Guest), of a Linux before 6.0, without the library.
     Old,
 }
@@ -120,7 +122,7 @@ impl Kind {
     fn arch(self) -> &'static str {
         match self {
             Kind::User => "ARCH=um",
-            Kind::Guest | Kind::Preempted | Kind::Old => "ARCH=x86_64",
+            Kind::Guest | Kind::Preempted | Kind::Numa | Kind::Old => "ARCH=x86_64",
         }
     }
 
@@ -129,6 +131,7 @@ impl Kind {
             Kind::User => &["um.config"],
             Kind::Guest | Kind::Old => &["x86.config", "preempt-none.config"],
             Kind::Preempted => &["x86.config", "preempt-full.config"],
+            Kind::Numa => &["x86.config", "preempt-none.config", "numa.config"],
         }
     }
 
@@ -138,6 +141,7 @@ impl Kind {
             Kind::User => "um",
             Kind::Guest => "x86",
             Kind::Preempted => "x86-preempt",
+            Kind::Numa => "x86-numa",
             Kind::Old => "x86-old",
         }
     }
@@ -146,7 +150,9 @@ impl Kind {
     fn target(self) -> (&'static str, &'static str) {
         match self {
             Kind::User => ("linux", "linux"),
-            Kind::Guest | Kind::Preempted | Kind::Old => ("bzImage", "arch/x86/boot/bzImage"),
+            Kind::Guest | Kind::Preempted | Kind::Numa | Kind::Old => {
+                ("bzImage", "arch/x86/boot/bzImage")
+            }
         }
     }
 }
@@ -263,6 +269,9 @@ fn check_config(config: &str, wanted: &str) -> Result<()> {
         "CONFIG_DEBUG_PREEMPT=",
         "CONFIG_DEBUG_ATOMIC_SLEEP=",
         "CONFIG_PROVE_LOCKING=",
+        "CONFIG_X86_64_ACPI_NUMA=",
+        "CONFIG_ACPI_HOTPLUG_MEMORY=",
+        "CONFIG_CPUSETS=",
     ];
     if let Some(line) = dropped.iter().find(|line| essential.iter().any(|it| line.starts_with(it)))
     {
