@@ -1187,7 +1187,7 @@ fn a_ceiling_takes_no_memory_out_of_a_segment() {
     all_back(&depot);
 }
 
-/// What other processes answer is no reason to leave out this process's own callbacks.
+/// Answers of other processes are no reason to leave out this process's own callbacks.
 #[test]
 fn requests_ask_their_own_process_beside_others() {
     let depot = segment(4 * mib());

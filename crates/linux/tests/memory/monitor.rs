@@ -953,7 +953,7 @@ fn an_answer_asks_callbacks_though_another_depot_may_have_more() {
     first_answer_beside_a_larger_depot("other-rises", free_one, raise);
 }
 
-/// What a callback frees of other memory than depots' lets their ceilings rise before the answer.
+/// Ceilings rise before the answer by the heap that callbacks free.
 #[test]
 fn an_answer_follows_what_callbacks_free() {
     let block = page_bytes() << Order::PAGEBLOCK.get();
