@@ -253,7 +253,7 @@ impl SiteTable {
         self.run(start, pages).for_each(|pfn| self.set(pfn, self.word(pfn) & !word::FREED));
     }
 
-    /// Those of so many pages that have a word.
+    /// The pages of a run that have a word.
     #[cfg(feature = "allocinfo")]
     fn run(&self, start: Pfn, pages: u32) -> impl Iterator<Item = Pfn> {
         let end = start.get().saturating_add(pages).min(self.words.len() as u32);
