@@ -24,6 +24,14 @@
  * neither: it passes by what is busy, and goes to the lock with its own magazine where there is no
  * other way. Drains wait for heaps, and the disabler for places: for CPUs that have preemption off.
  *
+ * With PREEMPT_RT zone->lock sleeps, and who has a place or a heap can be preempted by a task that
+ * would spin for it for ever. Nothing here is a CPU's, so preemption and migration stay on, and:
+ *
+ * - a heap has a lock instead of a flag, which sleeps and lends its holder the priority of who
+ *   waits for it. Drains wait by it; spills and refills still only try.
+ * - the disabler sleeps for a tick before it looks at a busy place again. A place has no lock: no
+ *   request and no drain waits for one.
+ *
  * What lies here is none of the zone's free pages, as what CPUs cache is not. Every drain takes it,
  * in batches. Below the high watermark the shelf has DEPOT_FEW places for what comes, and once a
  * second all of it goes back (depot_shelf_age()): what lay in the other places did not grow less.
@@ -54,6 +62,13 @@
 #define DEPOT_PILE_ORDER	9
 #define DEPOT_PILE_PAGES	(1u << DEPOT_PILE_ORDER)
 
+/* Under zone->lock, with which a task of PREEMPT_RT can be preempted. */
+#ifdef CONFIG_PREEMPT_RT
+#define depot_add_count(of, n)	this_cpu_add(depot_counts.of, n)
+#else
+#define depot_add_count(of, n)	__this_cpu_add(depot_counts.of, n)
+#endif
+
 /* Of requests that may take pages below the min watermark. */
 #define DEPOT_RESERVES		(ALLOC_NO_WATERMARKS | ALLOC_RESERVES)
 
@@ -79,8 +94,12 @@ struct depot_pile {
 
 /* What one CPU gathers to give it back by one take of the lock. */
 struct depot_heap {
-	/* Whether a CPU has it: the rest is its own then. */
+	/* Whether a CPU, or a task, has it: the rest is its own then. */
+#ifdef CONFIG_PREEMPT_RT
+	spinlock_t lock;
+#else
 	u8 taken;
+#endif
 	/* Blocks, those of them that are in no pile, and the pages of all. */
 	u32 count, loose_count, pages;
 	struct depot_doubled doubled;
@@ -114,7 +133,24 @@ static u8 depot_kind(u32 order, u32 migratetype)
 	return DEPOT_KINDS + order * MIGRATE_PCPTYPES + migratetype;
 }
 
-/* Preemption is off from here until depot_let_go(). */
+/*
+ * From here to depot_end_hold() a CPU may have places and heaps: with preemption off, as others may
+ * wait for it.
+ */
+static void depot_begin_hold(void)
+{
+#ifndef CONFIG_PREEMPT_RT
+	preempt_disable();
+#endif
+}
+
+static void depot_end_hold(void)
+{
+#ifndef CONFIG_PREEMPT_RT
+	preempt_enable();
+#endif
+}
+
 static bool depot_claim(struct depot_shelf *shelf, u32 i, u8 state)
 {
 	return READ_ONCE(shelf->states[i]) == state &&
@@ -243,8 +279,8 @@ static void depot_put_locked(struct zone *zone, u32 pfn, u32 order)
 
 	__free_one_page(page, pfn, zone, order, mt, FPI_NONE);
 	trace_mm_page_pcpu_drain(page, order, mt);
-	__this_cpu_add(depot_counts.spilled, 1 << order);
-	__this_cpu_inc(depot_counts.spilled_blocks);
+	depot_add_count(spilled, 1 << order);
+	depot_add_count(spilled_blocks, 1);
 }
 
 /* A pile by blocks, each as large as can be; zone->lock is held. */
@@ -318,7 +354,7 @@ static void depot_give_back(struct zone *zone, struct depot_heap *heap)
 			depot_put_pile(zone, &heap->piles[i]);
 	for (i = 0; i < heap->loose_count; i++)
 		depot_put_locked(zone, heap->loose[i].pfn, heap->loose[i].order);
-	__this_cpu_inc(depot_counts.puts);
+	depot_add_count(puts, 1);
 	spin_unlock_irqrestore(&zone->lock, flags);
 	heap->count = heap->loose_count = heap->pages = 0;
 	heap->doubled = (struct depot_doubled){};
@@ -326,7 +362,32 @@ static void depot_give_back(struct zone *zone, struct depot_heap *heap)
 		depot_c_misuse(doubled.first, doubled.pages);
 }
 
-/* Preemption is off from here until depot_leave_heap(). */
+#ifdef CONFIG_PREEMPT_RT
+static bool depot_take_heap(struct depot_heap *heap)
+{
+	return spin_trylock(&heap->lock);
+}
+
+static void depot_leave_heap(struct depot_heap *heap)
+{
+	spin_unlock(&heap->lock);
+}
+
+/* False: nothing else runs while an image of the memory is made, and to wait would be in vain. */
+static bool depot_wait_for_heap(struct depot_heap *heap)
+{
+	if (irqs_disabled())
+		return depot_take_heap(heap);
+	spin_lock(&heap->lock);
+	return true;
+}
+
+/* Until it is worth to look at a place again. */
+static void depot_wait_for_place(void)
+{
+	schedule_timeout_uninterruptible(1);
+}
+#else
 static bool depot_take_heap(struct depot_heap *heap)
 {
 	return !READ_ONCE(heap->taken) && cmpxchg(&heap->taken, 0, 1) == 0;
@@ -336,6 +397,24 @@ static void depot_leave_heap(struct depot_heap *heap)
 {
 	smp_store_release(&heap->taken, 0);
 }
+
+/* Begins a hold, and takes a heap. */
+static bool depot_wait_for_heap(struct depot_heap *heap)
+{
+	for (;;) {
+		depot_begin_hold();
+		if (depot_take_heap(heap))
+			return true;
+		depot_end_hold();
+		cpu_relax();
+	}
+}
+
+static void depot_wait_for_place(void)
+{
+	cpu_relax();
+}
+#endif
 
 /* Gives up to so many magazines back by a heap of the caller's, and leaves it. */
 static u32 depot_spill_by(struct zone *zone, struct depot_shelf *shelf, struct depot_heap *heap,
@@ -371,15 +450,10 @@ static void depot_shelf_drain(struct zone *zone, struct depot *depot)
 
 	for (i = 0; shelf && i < DEPOT_HEAPS; i++)
 		do {
-			for (;;) {
-				preempt_disable();
-				if (depot_take_heap(&shelf->heaps[i]))
-					break;
-				preempt_enable();
-				cpu_relax();
-			}
+			if (!depot_wait_for_heap(&shelf->heaps[i]))
+				break;
 			gathered = depot_spill_by(zone, shelf, &shelf->heaps[i], left);
-			preempt_enable();
+			depot_end_hold();
 			/* Others may lay as many here meanwhile, again and again. */
 			left = gathered ? left - gathered : 0;
 		} while (left);
@@ -435,7 +509,7 @@ static void depot_shelf_close(struct zone *zone, struct depot *depot, bool close
 
 		while ((state = READ_ONCE(shelf->states[i])) != DEPOT_EMPTY)
 			if (state == DEPOT_BUSY)
-				cpu_relax();
+				depot_wait_for_place();
 			else
 				depot_shelf_drain(zone, depot);
 	}
@@ -565,12 +639,12 @@ static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
 		return false;
 	if (!plenty)
 		places = min_t(u32, places, DEPOT_FEW);
-	preempt_disable();
+	depot_begin_hold();
 	if (count << blocks[0].order >= DEPOT_WORTH)
 		put = depot_lay(zone, shelf, places, kind, blocks, count);
 	else
 		put = depot_add_few(zone, shelf, plenty, blocks, count);
-	preempt_enable();
+	depot_end_hold();
 	return put;
 }
 
@@ -581,7 +655,7 @@ static u32 depot_shelf_take(struct depot_shelf *shelf, u32 order, u32 mobility,
 	u8 kind = depot_kind(order, mobility);
 	u32 i, got = 0;
 
-	preempt_disable();
+	depot_begin_hold();
 	for (i = 0; i < shelf->places && got < wanted; i++) {
 		struct depot_place *place = &shelf->at[i];
 		u32 n, j;
@@ -595,7 +669,7 @@ static u32 depot_shelf_take(struct depot_shelf *shelf, u32 order, u32 mobility,
 		}
 		depot_let_go(shelf, i, place->begin < place->end ? kind : DEPOT_EMPTY);
 	}
-	preempt_enable();
+	depot_end_hold();
 	return got;
 }
 
@@ -771,7 +845,7 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 		wanted = 1;
 	/* Of its largest blocks a magazine holds few, and one is asked for besides. */
 	rounds = min_t(u32, wanted - 1, DEPOT_MANY);
-	preempt_disable();
+	depot_begin_hold();
 	if (rounds << order >= DEPOT_WORTH)
 		ahead = depot_claim_ahead(zone, shelf, claimed);
 	depot_note_lock(zone);
@@ -789,8 +863,8 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 #if !DEPOT_SINCE(6, 10)
 	__mod_zone_page_state(zone, NR_FREE_PAGES, -(long)(removed << order));
 #endif
-	__this_cpu_inc(depot_counts.takes);
-	__this_cpu_add(depot_counts.refilled, removed << order);
+	depot_add_count(takes, 1);
+	depot_add_count(refilled, removed << order);
 	spin_unlock_irqrestore(&zone->lock, flags);
 	got = depot_check_taken(out, got);
 	for (i = 0; i < ahead; i++) {
@@ -799,7 +873,7 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 		place->end = depot_check_taken(place->blocks, place->end);
 		depot_let_go(shelf, claimed[i], place->end ? depot_kind(order, mobility) : DEPOT_EMPTY);
 	}
-	preempt_enable();
+	depot_end_hold();
 	return got;
 }
 
@@ -818,7 +892,7 @@ u32 depot_c_put(struct zone *zone, const struct depot_block *blocks, u32 count, 
 	for (i = 0; i < count; i++)
 		if (!depot_is_bad(&blocks[i], &doubled))
 			depot_put_locked(zone, blocks[i].pfn, blocks[i].order);
-	__this_cpu_inc(depot_counts.puts);
+	depot_add_count(puts, 1);
 	spin_unlock_irqrestore(&zone->lock, flags);
 	*first = doubled.first;
 	return doubled.pages;
@@ -837,6 +911,10 @@ static void __meminit depot_setup_shelf(struct zone *zone, struct depot *depot)
 	shelf = depot_memory(zone, struct_size(shelf, at, places));
 	if (!shelf)
 		return;
+#ifdef CONFIG_PREEMPT_RT
+	for (u32 i = 0; i < DEPOT_HEAPS; i++)
+		spin_lock_init(&shelf->heaps[i].lock);
+#endif
 	shelf->places = places;
 	depot->shelf = shelf;
 }

@@ -39,3 +39,14 @@ fn no_frame_is_lost_or_in_two_hands() {
 fn threads_share_nothing_unordered() {
     storm("zone_shelf_tsan", &["-O1", "-fsanitize=thread"], 3_000);
 }
+
+#[test]
+fn a_thread_that_needs_what_a_lower_one_has_does_not_spin() {
+    storm("zone_shelf_rt", &["-O2", "-D_GNU_SOURCE", "-DCONFIG_PREEMPT_RT"], 20_000);
+}
+
+#[test]
+fn preempted_threads_share_nothing_unordered() {
+    let flags = ["-O1", "-D_GNU_SOURCE", "-DCONFIG_PREEMPT_RT", "-fsanitize=thread"];
+    storm("zone_shelf_rt_tsan", &flags, 2_000);
+}

@@ -1,4 +1,8 @@
-/* The parts of Linux that glue/zone_shelf.c uses, for threads over a small buddy allocator. */
+/*
+ * The parts of Linux that glue/zone_shelf.c uses, for threads over a small buddy allocator. With
+ * CONFIG_PREEMPT_RT they have priorities, and locks lend these.
+ */
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -6,19 +10,35 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 
-/* Between a look and what follows from it, now and then. */
+#ifdef CONFIG_PREEMPT_RT
+/* Whether threads of lower priority run only while this one sleeps. */
+static __thread bool is_realtime;
+#endif
+
+/*
+ * Between a look and what follows from it, now and then. The end of a sleep preempts a thread of
+ * lower priority, wherever that is.
+ */
 static inline void let_others_run(void)
 {
 	static __thread unsigned int calls;
 
-	if (++calls % 61 == 0)
-		sched_yield();
+	if (++calls % 61)
+		return;
+#ifdef CONFIG_PREEMPT_RT
+	if (is_realtime) {
+		usleep(20);
+		return;
+	}
+#endif
+	sched_yield();
 }
 
 #define unlikely(x)		__builtin_expect(!!(x), 0)
@@ -53,6 +73,24 @@ static u8 fenced;
 #define __meminit
 #define __this_cpu_inc(x)	__atomic_fetch_add(&(x), 1, __ATOMIC_RELAXED)
 #define __this_cpu_add(x, n)	__atomic_fetch_add(&(x), n, __ATOMIC_RELAXED)
+#define this_cpu_add(x, n)	__this_cpu_add(x, n)
+
+typedef pthread_mutex_t spinlock_t;
+#define spin_trylock(at)	(!pthread_mutex_trylock(at))
+#define spin_lock(at)		((void)pthread_mutex_lock(at))
+#define spin_unlock(at)		(let_others_run(), (void)pthread_mutex_unlock(at))
+#define irqs_disabled()		false
+#define schedule_timeout_uninterruptible(ticks) usleep(50 * (ticks))
+
+/* A lock that lends its holder the priority of who waits for it. */
+static inline void spin_lock_init(spinlock_t *lock)
+{
+	pthread_mutexattr_t lends;
+
+	pthread_mutexattr_init(&lends);
+	pthread_mutexattr_setprotocol(&lends, PTHREAD_PRIO_INHERIT);
+	pthread_mutex_init(lock, &lends);
+}
 
 static bool test_bit(u32 bit, const unsigned long *bits)
 {
@@ -116,7 +154,7 @@ struct depot_shelf;
 struct depot { char *base; struct depot_shelf *shelf; };
 
 struct zone {
-	pthread_mutex_t lock;
+	spinlock_t lock;
 	struct { struct list_head free_list[MIGRATE_TYPES]; } free_area[NR_PAGE_ORDERS];
 	long free, high;
 	struct depot *depot;

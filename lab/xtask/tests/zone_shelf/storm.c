@@ -8,12 +8,16 @@
 #define THREADS 6
 #define HELD 600
 
-static struct zone zone = { .lock = PTHREAD_MUTEX_INITIALIZER };
+static struct zone zone;
 static struct depot depot;
 /* Whether a thread has the frame. */
 static u8 owned[PAGES];
 static int rounds;
 static pthread_mutex_t disabling = PTHREAD_MUTEX_INITIALIZER;
+#ifdef CONFIG_PREEMPT_RT
+/* The CPU of the threads that have priorities. */
+static int first_cpu;
+#endif
 
 static u32 next(u32 *random)
 {
@@ -108,11 +112,34 @@ static void isolate(u32 part)
 	pthread_mutex_unlock(&zone.lock);
 }
 
+/*
+ * With CONFIG_PREEMPT_RT all threads are on one CPU, half of them in a real-time class, each with a
+ * priority of its own. One that spins for what a lower one has never ends. Needs a privilege.
+ */
+static void prioritize(u32 thread)
+{
+#ifdef CONFIG_PREEMPT_RT
+	struct sched_param param = { .sched_priority = 1 + thread };
+	cpu_set_t first;
+
+	CPU_ZERO(&first);
+	CPU_SET(first_cpu, &first);
+	ensure(!sched_setaffinity(0, sizeof(first), &first));
+	if (thread >= THREADS / 2)
+		is_realtime = !sched_setscheduler(0, SCHED_FIFO, &param);
+	if (thread >= THREADS / 2 && !is_realtime)
+		fprintf(stderr, "no real-time class: %s\n", strerror(errno));
+#else
+	(void)thread;
+#endif
+}
+
 static void *storm(void *seed)
 {
 	u32 random = (u32)(uintptr_t)seed * 2654435761u + 1;
 	struct held held = { .order = (uintptr_t)seed % 4 };
 
+	prioritize((uintptr_t)seed);
 	for (int i = 0; i < rounds; i++) {
 		u32 what = next(&random) % 1000;
 
@@ -371,6 +398,13 @@ int main(int count, char **arguments)
 
 	ensure(count == 2);
 	rounds = atoi(arguments[1]);
+	spin_lock_init(&zone.lock);
+#ifdef CONFIG_PREEMPT_RT
+	spin_lock_init(&disabling);
+	first_cpu = sched_getcpu();
+	/* A thread that spins for ever ends the test. */
+	alarm(300);
+#endif
 	for (u32 order = 0; order < NR_PAGE_ORDERS; order++)
 		for (int mt = 0; mt < MIGRATE_TYPES; mt++) {
 			struct list_head *list = &zone.free_area[order].free_list[mt];
