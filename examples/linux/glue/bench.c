@@ -31,6 +31,7 @@
 DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
+struct depot_ticks depot_ticks;
 unsigned long depot_graces;
 void depot_ask_all(void) { }
 u64 depot_c_now_ms(void) { return 0; }
@@ -454,7 +455,10 @@ static void drainer_start(int mode, int rate, int cpu, int limit)
 	wake_up_process(drainer);
 }
 
-/* Allocates and frees in interrupts and softirqs, above what runs. */
+/*
+ * Allocates and frees in interrupts and softirqs, above what runs. With PREEMPT_RT nothing
+ * allocates in a hard interrupt, and the softirq is a thread.
+ */
 static struct hrtimer above_timer;
 static struct tasklet_struct above_tasklet;
 static bool above_on;
@@ -484,7 +488,10 @@ static void above_softirq(struct tasklet_struct *unused)
 
 static enum hrtimer_restart above_irq(struct hrtimer *timer)
 {
-	above(&above_irqs);
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		above_irqs++;
+	else
+		above(&above_irqs);
 	tasklet_schedule(&above_tasklet);
 	hrtimer_forward_now(timer, ns_to_ktime(100000));
 	return READ_ONCE(above_on) ? HRTIMER_RESTART : HRTIMER_NORESTART;
@@ -559,6 +566,25 @@ static void uncached(void)
 	say("uncached_cpus %d\n", without);
 }
 
+/* Keeps other code of this CPU from allocating; with PREEMPT_RT only that of ordinary tasks. */
+static void alone_here(void)
+{
+#ifdef CONFIG_PREEMPT_RT
+	sched_set_fifo(current);
+#else
+	local_irq_disable();
+#endif
+}
+
+static void not_alone_here(void)
+{
+#ifdef CONFIG_PREEMPT_RT
+	sched_set_normal(current, 0);
+#else
+	local_irq_enable();
+#endif
+}
+
 /*
  * Below all watermarks, a page for a request that may use reserves: an ordinary one after it may
  * not get what it left. Rounds that begin with pages in caches say nothing.
@@ -573,7 +599,7 @@ static void reserves(int rounds)
 		u64 cached = 0;
 
 		drain_by(1);
-		local_irq_disable();
+		alone_here();
 		for_each_populated_zone(zone) {
 			cached += cached_in(zone);
 			for (mark = 0; mark < NR_WMARK; mark++)
@@ -584,7 +610,7 @@ static void reserves(int rounds)
 		for_each_populated_zone(zone)
 			for (mark = 0; mark < NR_WMARK; mark++)
 				zone->_watermark[mark] -= zone->present_pages;
-		local_irq_enable();
+		not_alone_here();
 		told += pages[0] && !cached;
 		lent += pages[1] && !cached;
 		for (mark = 0; mark < ARRAY_SIZE(pages); mark++)
@@ -677,12 +703,14 @@ static void cma(int pages, int rounds)
 	int tried = 0, got = 0;
 
 #ifdef CONFIG_DMA_CMA
-	for (; tried < rounds && dma_contiguous_default_area; tried++) {
-		struct page *page = cma_alloc(dma_contiguous_default_area, pages, 0, true);
+	struct cma *area = dev_get_cma_area(NULL);
+
+	for (; tried < rounds && area; tried++) {
+		struct page *page = cma_alloc(area, pages, 0, true);
 
 		if (page) {
 			got++;
-			cma_release(dma_contiguous_default_area, page, pages);
+			cma_release(area, page, pages);
 		}
 	}
 #endif
@@ -794,6 +822,7 @@ static void counts(void)
 	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\ngraces %lu\n",
 	    depot_sum.taken_pages, depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus,
 	    depot_graces);
+	say("tick_handovers %lu\ntick_ns_max %llu\n", depot_ticks.handovers, depot_ticks.ns_max);
 	say("movable_cached %llu\nmovable_shelved %llu\n", movable, movable_shelved);
 	say("depot %d\nnow_ms %llu\n", static_key_enabled(&pagedepot_on), depot_c_now_ms());
 }

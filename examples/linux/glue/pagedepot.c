@@ -7,16 +7,14 @@
 #include <linux/context_tracking.h>
 #include <linux/delay.h>
 #include <linux/memblock.h>
+#include <linux/sched/clock.h>
 #include <linux/sched/isolation.h>
+#include <linux/sched/rt.h>
 #include <linux/stop_machine.h>
 #include <linux/version.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
 #include <asm/irq_regs.h>
-
-#ifdef CONFIG_PREEMPT_RT
-#error "softirqs that are preempted by others of their CPU would share the fronts of handlers"
-#endif
 
 /* Defined further down. */
 static inline void zone_statistics(struct zone *preferred_zone, struct zone *z, long nr_account);
@@ -24,6 +22,10 @@ static void drain_pages_zone(unsigned int cpu, struct zone *zone);
 
 /* 6.6 gave pcp->high a range, and moved the accounting of free pages into __rmqueue(). */
 #define DEPOT_SINCE(major, minor) (LINUX_VERSION_CODE >= KERNEL_VERSION(major, minor, 0))
+
+#if defined(CONFIG_PREEMPT_RT) && !DEPOT_SINCE(6, 12)
+#error "PREEMPT_RT has been booted with the hooks of mainline's only, which has it since 6.12"
+#endif
 
 /*
  * The flags of what may come from anywhere, such as a program of BPF at a probe: in the middle of a
@@ -48,6 +50,7 @@ static void drain_pages_zone(unsigned int cpu, struct zone *zone);
 DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
+struct depot_ticks depot_ticks;
 
 /* As in __drain_all_pages(): who names no zone does not wait for another drain. */
 static bool depot_lock_drains(struct zone *only)
@@ -119,6 +122,14 @@ static __always_inline bool depot_is_beyond(unsigned long pfn)
 static struct cpumask depot_cpus;
 unsigned long depot_graces;
 
+/*
+ * PREEMPT_RT. Softirqs are threads and zone->lock sleeps, so what allocates and frees is a task
+ * that can be preempted. It pops and pushes with preemption off, as any task does; softirqs have
+ * no fronts of their own. What may take zone->lock is refused to code that cannot be preempted
+ * (depot_may_lock()): it goes on to Linux's own lists, and to the report that these would make.
+ * Hard interrupts get nothing; a tick above user mode hands over, without a lock (depot_tick()).
+ */
+
 /* Where this is; preemption is off. */
 struct depot_here {
 	unsigned int cpu;
@@ -138,7 +149,8 @@ static __always_inline struct depot_here depot_here(void)
 	here.cpu = smp_processor_id();
 	here.handlers = preempt_count();
 #endif
-	here.handlers &= SOFTIRQ_OFFSET | HARDIRQ_MASK | NMI_MASK;
+	here.handlers &= HARDIRQ_MASK | NMI_MASK |
+		(IS_ENABLED(CONFIG_PREEMPT_RT) ? 0 : SOFTIRQ_OFFSET);
 	return here;
 }
 
@@ -227,6 +239,8 @@ static __always_inline enum vm_event_item depot_alloc_event(enum zone_type zid)
  */
 static bool depot_above_task(struct depot_here here)
 {
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		return false;
 	return here.handlers == SOFTIRQ_OFFSET || here.handlers == HARDIRQ_OFFSET;
 }
 
@@ -242,13 +256,28 @@ static bool depot_is_alone(struct depot_here here)
 	return regs && user_mode(regs);
 }
 
+/* Whether a handler may pin. */
+static bool depot_may_pin(struct depot_here here)
+{
+	/* In a tick, to hand over; no other code of a hard interrupt gets here. */
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		return here.handlers == HARDIRQ_OFFSET && depot_is_alone(here);
+	return depot_above_task(here);
+}
+
+/* Whether this may take zone->lock, where that sleeps. */
+static __always_inline bool depot_may_lock(void)
+{
+	return !IS_ENABLED(CONFIG_PREEMPT_RT) || likely(preemptible());
+}
+
 u32 depot_c_pin(void)
 {
 	struct depot_here here;
 
 	preempt_disable();
 	here = depot_here();
-	if (here.handlers && !depot_above_task(here)) {
+	if (here.handlers && !depot_may_pin(here)) {
 		preempt_enable();
 		return DEPOT_NONE;
 	}
@@ -348,10 +377,27 @@ bool depot_c_is_quiescent(u32 cpu)
 #endif
 }
 
+/* Whether a task of a real-time class runs there, above which a fence would run a stopper. */
+static bool depot_is_realtime(u32 cpu)
+{
+	bool is_realtime = false;
+
+#ifdef CONFIG_PREEMPT_RT
+	rcu_read_lock();
+	is_realtime = rt_or_dl_task(cpu_curr_snapshot(cpu));
+	rcu_read_unlock();
+#endif
+	return is_realtime;
+}
+
 bool depot_c_is_isolated(u32 cpu)
 {
-	return cpu != raw_smp_processor_id() && !housekeeping_cpu(cpu, HK_TYPE_TICK) &&
-		!depot_c_is_quiescent(cpu);
+	bool has_no_tick = !housekeeping_cpu(cpu, HK_TYPE_TICK);
+
+	if (cpu == raw_smp_processor_id() || !(has_no_tick || IS_ENABLED(CONFIG_PREEMPT_RT)) ||
+	    depot_c_is_quiescent(cpu))
+		return false;
+	return has_no_tick || depot_is_realtime(cpu);
 }
 
 /* By all 64 bits: the lower half of jiffies begins five minutes before its end. */
@@ -375,7 +421,7 @@ static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, in
 				     unsigned int alloc_flags)
 {
 	/* Towards the reserves, as for empty lists. */
-	if (unlikely(alloc_flags & ALLOC_HIGHATOMIC))
+	if (unlikely(alloc_flags & ALLOC_HIGHATOMIC) || !depot_may_lock())
 		return DEPOT_NONE;
 	return depot_alloc(depot, order, migratetype, alloc_flags);
 }
@@ -495,7 +541,8 @@ static noinline void depot_free_slow(struct depot *depot, struct zone *zone, str
 				     unsigned long pfn, unsigned int order, int migratetype,
 				     fpi_t fpi_flags)
 {
-	if (!depot_is_for_lists(pfn, fpi_flags) && depot_free(depot, pfn, order, migratetype)) {
+	if (!depot_is_for_lists(pfn, fpi_flags) && depot_may_lock() &&
+	    depot_free(depot, pfn, order, migratetype)) {
 #if DEPOT_SINCE(6, 7)
 		if (test_bit(ZONE_BELOW_HIGH, &zone->flags) &&
 		    zone_watermark_ok(zone, 0, high_wmark_pages(zone), ZONE_MOVABLE, 0))
@@ -695,6 +742,12 @@ static void depot_drain_zones(struct zone *only, enum depot_mode mode)
 		if (mode == DEPOT_FULL && done.isolated_cpus) {
 			depot_drain(depot, DEPOT_NONE, DEPOT_HANDOVER, &done);
 			depot_note(&done);
+			/* Most real-time tasks are short, and others are in a tick before long. */
+			if (IS_ENABLED(CONFIG_PREEMPT_RT) && done.pending_cpus) {
+				schedule_timeout_uninterruptible(2);
+				depot_drain(depot, DEPOT_NONE, DEPOT_QUIET, &done);
+				depot_note(&done);
+			}
 		}
 		depot_shelf_drain(zone, depot);
 	}
@@ -706,12 +759,24 @@ void depot_ask_all(void)
 		depot_drain_zones(NULL, DEPOT_HANDOVER);
 }
 
+/* Where a tick is above all tasks: how long the longest one was that handed over. */
+static void depot_note_tick(u64 began_ns)
+{
+	u64 ns = local_clock() - began_ns;
+
+	depot_ticks.handovers++;
+	if (ns > depot_ticks.ns_max)
+		depot_ticks.ns_max = ns;
+}
+
 /*
  * For update_process_times(), in a tick that came above user mode: a task that does not allocate
  * hands over here. In idle, and in user mode without a tick, the drainer takes what it asked for.
  */
 void depot_tick(void)
 {
+	u64 began_ns = IS_ENABLED(CONFIG_PREEMPT_RT) ? local_clock() : 0;
+	bool has_handed = false;
 	struct zone *zone;
 
 	if (!static_branch_unlikely(&pagedepot_on))
@@ -720,8 +785,10 @@ void depot_tick(void)
 		struct depot *depot = zone_depot(zone);
 
 		if (depot)
-			depot_hand_over(depot);
+			has_handed |= depot_hand_over(depot);
 	}
+	if (IS_ENABLED(CONFIG_PREEMPT_RT) && has_handed)
+		depot_note_tick(began_ns);
 }
 
 /*
@@ -733,9 +800,12 @@ static DEFINE_PER_CPU(struct work_struct, depot_works);
 
 static void depot_work(struct work_struct *work)
 {
-	preempt_disable();
+	/* A task of one CPU; with PREEMPT_RT the lists have a lock that sleeps. */
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		preempt_disable();
 	drain_local_pages(NULL);
-	preempt_enable();
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		preempt_enable();
 }
 
 static bool depot_drain_by_work(struct zone *only, bool force)

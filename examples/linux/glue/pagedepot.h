@@ -96,6 +96,9 @@ void depot_ask_all(void);
 
 /* Sums over all drains, and the grace periods that they waited for; racy, for /proc/pagedepot. */
 extern struct depot_drained depot_sum;
+/* With PREEMPT_RT: ticks that handed over. */
+struct depot_ticks { unsigned long handovers; u64 ns_max; };
+extern struct depot_ticks depot_ticks;
 extern unsigned long depot_graces;
 
 DECLARE_STATIC_KEY_FALSE(pagedepot_on);

@@ -29,7 +29,8 @@ impl Drop for Pin {
 // SAFETY: preemption is off while the value lives, so the task stays on its CPU, and no other task
 // runs there. A softirq or an interrupt that comes above a task has the other context; what comes
 // above such a handler gets no guard (`depot_c_pin`). A task is alone, because handlers above it
-// have ended; an interrupt that came above user mode is, because no task has a guard there.
+// have ended; an interrupt that came above user mode is, because no task has a guard there. With
+// PREEMPT_RT softirqs are tasks, and of the handlers only the last one gets a guard.
 unsafe impl Guard for Pin {
     fn here(&self) -> Here {
         let context = if self.0 & IN_HANDLER == 0 { Context::Task } else { Context::Interrupt };
