@@ -20,6 +20,7 @@
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -711,6 +712,141 @@ static void oom(void)
 	books("oom");
 }
 
+static void fifo(int priority)
+{
+	struct sched_param param = { .sched_priority = priority };
+
+	if (sched_setscheduler(0, priority ? SCHED_FIFO : SCHED_OTHER, &param))
+		check("fifo", false, "%s", strerror(errno));
+}
+
+/*
+ * A process on a CPU that takes memory and gives it back: so many times with pauses, at a real-time
+ * priority, or without end as an ordinary one.
+ */
+static pid_t taker(int cpu, int priority, long bursts)
+{
+	static int64_t windows_ns[WINDOWS_MAX];
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid)
+		return pid;
+	pin(cpu);
+	fifo(priority);
+	for (; bursts; bursts -= priority > 0) {
+		touch(priority ? 256 << 10 : 2 << 20, 0, 1, true, windows_ns);
+		if (priority)
+			usleep(1000 + 100 * cpu);
+	}
+	_exit(0);
+}
+
+/* Whether tasks of real-time classes may have CPUs for themselves; else others get a part. */
+static void leave_all_to_realtime(bool all)
+{
+	char path[64];
+
+	must_put("/proc/sys/kernel/sched_rt_runtime_us", all ? "-1" : "950000");
+	for (int cpu = 0; cpu < cpus; cpu++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/sched/fair_server/cpu%d/runtime", cpu);
+		must_put(path, all ? "0" : "50000000");
+	}
+}
+
+/* A task of a real-time class that stays in user mode hands over in a tick: no stopper runs. */
+static void hog_hands_over(void)
+{
+	volatile bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	static int64_t windows_ns[WINDOWS_MAX];
+	long long handovers, isolated;
+	pid_t hog;
+
+	ask("counts");
+	handovers = figure("tick_handovers");
+	isolated = figure("isolated");
+	fflush(stdout);
+	hog = fork();
+	if (!hog) {
+		pin(cpus - 1);
+		fifo(50);
+		while (!*stop) {
+			int64_t begin = now_ns();
+
+			touch(2 << 20, 0, 1, true, windows_ns);
+			while (!*stop && now_ns() - begin < 100000000)
+				;
+		}
+		_exit(0);
+	}
+	for (int i = 0; i < 40; i++) {
+		/* Drains of all zones, and not of a zone: it is the drainer's task that waits. */
+		ask("start 1 0 0 1");
+		usleep(10000);
+		ask("stop");
+	}
+	*stop = true;
+	waitpid(hog, NULL, 0);
+	munmap((void *)stop, 4096);
+	ask("counts");
+	check("realtime_hands_over", !has_depot || (figure("tick_handovers") > handovers &&
+	      figure("isolated") > isolated), "%s", answer);
+	printf("= tick_handovers %lld\n= tick_ns_max %lld\n", figure("tick_handovers"),
+	       figure("tick_ns_max"));
+}
+
+/*
+ * On each CPU a task of a real-time class preempts an ordinary one wherever that is, with places,
+ * heaps and locks of a zone in hand, and needs them itself; and so do drains and disablers above
+ * both. Ordinary tasks run only while all others sleep: one that spun for them would spin for ever.
+ */
+static void priorities(void)
+{
+	long bursts = 200 * rounds, failed = 0, left = 0;
+	pid_t ordinary[cpus], realtime[cpus];
+	struct utsname kernel;
+
+	uname(&kernel);
+	if (!strstr(kernel.version, "PREEMPT_RT")) {
+		printf("= untested priorities: this kernel has no PREEMPT_RT\n");
+		return;
+	}
+	mount("none", "/sys/kernel/debug", "debugfs", 0, NULL);
+	leave_all_to_realtime(true);
+	/* An ordinary drainer holds what the one above waits for. */
+	ask("start 1 1000 0");
+	for (int cpu = 0; cpu < cpus; cpu++) {
+		ordinary[cpu] = taker(cpu, 0, -1);
+		realtime[cpu] = taker(cpu, 50, bursts);
+	}
+	pin(0);
+	fifo(80);
+	for (long round = 0; round < 5 * rounds; round++) {
+		ask("drain 0 2");
+		ask("drain 1 2");
+		ask("disable 2");
+		left += figure("disabled_left");
+	}
+	for (int cpu = 0; cpu < cpus; cpu++) {
+		int status = 0;
+
+		failed += waitpid(realtime[cpu], &status, 0) < 0 || status;
+		kill(ordinary[cpu], SIGKILL);
+		waitpid(ordinary[cpu], NULL, 0);
+	}
+	fifo(0);
+	unpin();
+	ask("stop");
+	check("priorities", !failed && figure("drains") > 0, "%ld failed, %lld drains", failed,
+	      figure("drains"));
+	check("priorities_disable", !left, "%ld pages stayed", left);
+	if (cpus > 1)
+		hog_hands_over();
+	leave_all_to_realtime(false);
+	books("priorities");
+}
+
 /* The sum of the numbers behind each `name` in a file, or behind the word that it begins. */
 static long long sum_in(const char *path, const char *name)
 {
@@ -965,7 +1101,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
 	{ "zoneinfo", zoneinfo_and_vmstat }, { "isolate", isolate }, { "vmalloc", vmalloc_tests },
 	{ "kernbench", kernbench }, { "streams", streams }, { "memfree", memfree },
 	{ "modes", modes }, { "locks", locks }, { "isolate_counts", isolate_counts },
-	{ "hibernate", hibernate }, { "nodes", memory_nodes },
+	{ "hibernate", hibernate }, { "nodes", memory_nodes }, { "priorities", priorities },
 };
 
 long told(const char *name, long otherwise)

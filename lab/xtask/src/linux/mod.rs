@@ -85,16 +85,19 @@ enum KernelChoice {
     Preempted,
     /// 6.1 under QEMU with 2 and 8 nodes of memory: correctness; not part of --quick by itself
     Numa,
+    /// The newest under QEMU with PREEMPT_RT: correctness; not part of --quick by itself
+    Realtime,
     /// 5.10 under QEMU as it comes: counts; not part of --quick by itself
     Old,
 }
 
 impl KernelChoice {
-    const ALL: [KernelChoice; 5] = [
+    const ALL: [KernelChoice; 6] = [
         KernelChoice::User,
         KernelChoice::Guest,
         KernelChoice::Preempted,
         KernelChoice::Numa,
+        KernelChoice::Realtime,
         KernelChoice::Old,
     ];
 
@@ -102,9 +105,10 @@ impl KernelChoice {
     fn has(self, design: &str) -> bool {
         match self {
             KernelChoice::User => design != OLD,
-            KernelChoice::Guest | KernelChoice::Preempted | KernelChoice::Numa => {
-                design != OLD && !RIVALS.contains(&design)
-            }
+            KernelChoice::Guest
+            | KernelChoice::Preempted
+            | KernelChoice::Numa
+            | KernelChoice::Realtime => design != OLD && !RIVALS.contains(&design),
             KernelChoice::Old => design == OLD,
         }
     }
@@ -135,7 +139,7 @@ fn wanted(options: &Options) -> Result<Vec<KernelChoice>> {
     }
     let is_usual = |kind: KernelChoice| match kind {
         KernelChoice::User | KernelChoice::Guest => true,
-        KernelChoice::Preempted | KernelChoice::Numa => !options.quick,
+        KernelChoice::Preempted | KernelChoice::Numa | KernelChoice::Realtime => !options.quick,
         KernelChoice::Old => !options.quick || design.is_some(),
     };
     Ok(all.into_iter().filter(|kind| is_usual(*kind)).collect())
@@ -184,6 +188,7 @@ pub fn run(options: &Options) -> Result<()> {
             KernelChoice::Guest => (guest, Kind::Guest),
             KernelChoice::Preempted => (guest, Kind::Preempted),
             KernelChoice::Numa => (guest, Kind::Numa),
+            KernelChoice::Realtime => (sources::newest(&archive)?, Kind::Realtime),
             KernelChoice::Old => ("linux-source-5.10".to_owned(), Kind::Old),
         };
         let source = source::source(&archive, &cache, &package)?;
@@ -210,6 +215,7 @@ pub fn run(options: &Options) -> Result<()> {
             Kind::Guest => plan.guests(),
             Kind::Preempted => plan.preempted(),
             Kind::Numa => plan.numa(options.nodes),
+            Kind::Realtime => plan.realtime(),
             Kind::Old => plan.old(),
         };
         for machine in machines {
@@ -297,6 +303,7 @@ mod tests {
                     KernelChoice::Guest,
                     KernelChoice::Preempted,
                     KernelChoice::Numa,
+                    KernelChoice::Realtime,
                 ],
             ),
             ("--design linux-rcu", &[KernelChoice::User]),

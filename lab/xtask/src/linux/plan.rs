@@ -59,6 +59,8 @@ enum BootKind {
     Preempted,
     /// A guest like [`Guest`](BootKind::Guest), with as many nodes of memory.
     Numa(u32),
+    /// A guest like [`Guest`](BootKind::Guest), with `PREEMPT_RT`.
+    Realtime,
     /// QEMU with little memory, and as many rounds as are wanted.
     Enduring,
     /// QEMU, where a nanosecond is an instruction.
@@ -92,6 +94,10 @@ const NUMA: &str =
     "interfaces,modes,disable,contig,thp,nodes,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
 /// Nodes of memory of the machines that have more than one.
 pub const NODES: [u32; 2] = [2, 8];
+/// With `PREEMPT_RT`, for which Linux has no huge pages.
+const REALTIME: &str = "interfaces,modes,disable,contig,cpu_hotplug,memory_hotplug,oom,priorities,\
+                        zoneinfo,memfree";
+const REALTIME_ONE_CPU: &str = "interfaces,modes,disable,contig,oom,priorities,zoneinfo,memfree";
 const HIBERNATION: &str = "hibernate,memfree";
 /// Words of the command line for every guest of QEMU. Without `no_timer_check` a kernel gives up at
 /// boot where a busy host delays the timer's interrupts while it tests them. With `oops=panic` a
@@ -156,6 +162,13 @@ impl Plan<'_> {
         NODES.into_iter().filter(is_usual).flat_map(of).collect()
     }
 
+    /// Correctness under `PREEMPT_RT`, then an image of the memory.
+    pub fn realtime(&self) -> Vec<Machine<'_>> {
+        let mut machines = self.correct(BootKind::Realtime);
+        machines.extend(self.both(BootKind::Realtime, 4, HIBERNATION, 1));
+        machines
+    }
+
     /// Counts, and an isolated CPU, of a kernel as it comes.
     pub fn old(&self) -> Vec<Machine<'_>> {
         let counting = self.machine(BootKind::Counting, 1, (OLD, COUNTS), 0);
@@ -167,7 +180,12 @@ impl Plan<'_> {
     fn correct(&self, how: BootKind) -> Vec<Machine<'_>> {
         let wide: &[u32] = if self.quick { &[4] } else { &[1, 4, 16] };
         let of = |&cpus| {
-            let scenarios = if cpus == 1 { ONE_CPU } else { MANY_CPUS };
+            let scenarios = match (how, cpus) {
+                (BootKind::Realtime, 1) => REALTIME_ONE_CPU,
+                (BootKind::Realtime, _) => REALTIME,
+                (_, 1) => ONE_CPU,
+                _ => MANY_CPUS,
+            };
             self.both(how, cpus, scenarios, 0)
         };
         wide.iter().flat_map(of).collect()
@@ -208,6 +226,7 @@ impl Machine<'_> {
             BootKind::Guest => "guest",
             BootKind::Preempted => "preempted",
             BootKind::Numa(nodes) => &format!("numa-{nodes}nodes"),
+            BootKind::Realtime => "realtime",
             BootKind::Enduring => "enduring",
             BootKind::Counting => "counting",
             BootKind::Locking => "locking",
@@ -246,6 +265,9 @@ impl Machine<'_> {
                     match self.how {
                         BootKind::Preempted => {
                             params.insert("preempt".to_owned(), 1.into());
+                        }
+                        BootKind::Realtime => {
+                            params.insert("realtime".to_owned(), 1.into());
                         }
                         BootKind::Numa(nodes) => {
                             params.insert("nodes".to_owned(), i64::from(nodes).into());
@@ -327,7 +349,7 @@ impl Machine<'_> {
                 words += &format!(" pagedepot_policy={policy} depot_windows={windows}");
             }
             // Parts of the rest of the memory are added later. Words without values change nothing.
-            BootKind::Guest | BootKind::Preempted => {
+            BootKind::Guest | BootKind::Preempted | BootKind::Realtime => {
                 words += " mem=1G pagedepot pagedepot_policy";
             }
             // `mem=1G` would keep the modules of memory from being found. The type 1 is memory.
@@ -380,7 +402,7 @@ impl Machine<'_> {
     /// boots with.
     fn memory_mib(&self) -> u32 {
         match self.how {
-            BootKind::Guest | BootKind::Preempted | BootKind::Numa(_) => 2304,
+            BootKind::Guest | BootKind::Preempted | BootKind::Numa(_) | BootKind::Realtime => 2304,
             _ => 1280,
         }
     }
@@ -486,8 +508,9 @@ mod tests {
     }
 
     fn all<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Machine<'p>> {
-        let machines = [plan.user(), plan.guests(), plan.preempted(), plan.numa(None), plan.old()];
-        machines.into_iter().flatten()
+        let guests = [plan.guests(), plan.preempted(), plan.numa(None), plan.realtime()];
+        let kinds = guests.into_iter().chain([plan.user(), plan.old()]);
+        kinds.flatten()
     }
 
     #[test]
@@ -603,6 +626,17 @@ mod tests {
         }
         for machine in plan.guests() {
             assert_eq!(machine.nodes().len(), 0);
+        }
+    }
+
+    #[test]
+    fn real_time_tasks_run_where_locks_sleep() {
+        let plan = plan(1, false, None);
+        for machine in all(&plan) {
+            let is_realtime = machine.how == BootKind::Realtime;
+            let has_all = machine.scenarios.contains("priorities");
+            assert_eq!(has_all, is_realtime && machine.scenarios != HIBERNATION);
+            assert!(!(is_realtime && machine.scenarios.contains("thp")));
         }
     }
 

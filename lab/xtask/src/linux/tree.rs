@@ -114,6 +114,8 @@ pub enum Kind {
     Preempted,
     /// A guest like [`Guest`](Kind::Guest), with nodes of memory and cpusets.
     Numa,
+    /// A guest with `PREEMPT_RT`, of the newest Linux, and checks of its locks.
+    Realtime,
     /// A guest like [`Guest`](Kind::Guest), of a Linux before 6.0, without the library.
     Old,
 }
@@ -122,7 +124,9 @@ impl Kind {
     fn arch(self) -> &'static str {
         match self {
             Kind::User => "ARCH=um",
-            Kind::Guest | Kind::Preempted | Kind::Numa | Kind::Old => "ARCH=x86_64",
+            Kind::Guest | Kind::Preempted | Kind::Numa | Kind::Realtime | Kind::Old => {
+                "ARCH=x86_64"
+            }
         }
     }
 
@@ -132,6 +136,7 @@ impl Kind {
             Kind::Guest | Kind::Old => &["x86.config", "preempt-none.config"],
             Kind::Preempted => &["x86.config", "preempt-full.config"],
             Kind::Numa => &["x86.config", "preempt-none.config", "numa.config"],
+            Kind::Realtime => &["x86.config", "preempt-rt.config"],
         }
     }
 
@@ -142,6 +147,7 @@ impl Kind {
             Kind::Guest => "x86",
             Kind::Preempted => "x86-preempt",
             Kind::Numa => "x86-numa",
+            Kind::Realtime => "x86-rt",
             Kind::Old => "x86-old",
         }
     }
@@ -150,7 +156,7 @@ impl Kind {
     fn target(self) -> (&'static str, &'static str) {
         match self {
             Kind::User => ("linux", "linux"),
-            Kind::Guest | Kind::Preempted | Kind::Numa | Kind::Old => {
+            Kind::Guest | Kind::Preempted | Kind::Numa | Kind::Realtime | Kind::Old => {
                 ("bzImage", "arch/x86/boot/bzImage")
             }
         }
@@ -245,9 +251,15 @@ fn pack_modules(out: &Path, log: &Path) -> Result<PathBuf> {
 /// options that only some versions have may be.
 fn check_config(config: &str, wanted: &str) -> Result<()> {
     let lines: Vec<_> = config.lines().collect();
+    // A later fragment may take back what an earlier one asks for.
+    let is_taken_back = |line: &str| {
+        let name = line.split('=').next().unwrap_or(line);
+        wanted.lines().any(|other| other == format!("# {name} is not set"))
+    };
     let dropped: Vec<_> = wanted
         .lines()
         .filter(|line| line.starts_with("CONFIG_") && !lines.contains(line))
+        .filter(|line| !is_taken_back(line))
         .collect();
     let essential = [
         "CONFIG_SMP=",
@@ -255,6 +267,7 @@ fn check_config(config: &str, wanted: &str) -> Result<()> {
         "CONFIG_PROC_FS=",
         "CONFIG_BLK_DEV_INITRD=",
         "CONFIG_PREEMPT=",
+        "CONFIG_PREEMPT_RT=",
         // Without these, scenarios would hold that test nothing.
         "CONFIG_CMA=",
         "CONFIG_HOTPLUG_CPU=",
@@ -272,6 +285,7 @@ fn check_config(config: &str, wanted: &str) -> Result<()> {
         "CONFIG_X86_64_ACPI_NUMA=",
         "CONFIG_ACPI_HOTPLUG_MEMORY=",
         "CONFIG_CPUSETS=",
+        "CONFIG_PROVE_RAW_LOCK_NESTING=",
     ];
     if let Some(line) = dropped.iter().find(|line| essential.iter().any(|it| line.starts_with(it)))
     {
@@ -310,6 +324,8 @@ mod tests {
         ] {
             assert_eq!(check_config(config, wanted).is_ok(), is_taken, "{config}");
         }
+        let taken_back = format!("{wanted}# CONFIG_CMA is not set\n");
+        assert!(check_config("CONFIG_TTY=y\n", &taken_back).is_ok());
         for wanted in ["CONFIG_PROVE_LOCKING=y\n", "CONFIG_NO_HZ_FULL=y\n"] {
             assert!(check_config("", wanted).is_err(), "{wanted}");
         }
