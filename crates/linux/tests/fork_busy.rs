@@ -166,11 +166,8 @@ fn call_depot(depot: &Depot, held: &Held) {
     _ = (caches.disable(), caches.retire(CPU), caches.restore(CPU), caches.are_enabled(CPU));
     caches.enable();
     assert_eq!((caches.decay(), caches.hand_over()), (0, false));
-    if let Some(zone) = depot.settings(ZONE) {
-        zone.set_cache_limits(zone.cache_limits());
-        _ = (zone.set_watermarks(zone.watermarks()), zone.set_evacuation(zone.evacuation()));
-        black_box((zone.high(CPU), caches.handover_counts(CPU)));
-    }
+    assert!(depot.settings(ZONE).is_none());
+    black_box(caches.handover_counts(CPU));
     black_box((depot.cpu_stats(CPU, ZONE), depot.zone_ids().count(), depot.raw().failed_claims()));
     black_box((depot.metadata_use(), depot.raw().is_free(pfn), depot.fronts(), depot.page_size()));
     black_box((

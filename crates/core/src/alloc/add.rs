@@ -83,7 +83,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// - [`ConfigError::HasMemory`]: a pageblock of the range was given before. Of several callers
     ///   that add the same pageblock at the same moment at most one succeeds;
     /// - [`ConfigError::WasRemoved`]: memory there was removed from another zone;
-    /// - [`ConfigError::TooLittleMetadata`].
+    /// - [`ConfigError::TooLittleMetadata`];
+    /// - [`ConfigError::Forked`].
     pub fn add_memory(
         &self,
         zone: ZoneId,
@@ -156,6 +157,7 @@ impl<'m, C: Cpus> MemoryAdder<'_, 'm, C> {
         range: FrameRange,
         memory: &mut [MaybeUninit<u8>],
     ) -> Result<NonNull<u8>, ConfigError> {
+        self.0.slow().check_usable().map_err(|_| ConfigError::Forked)?;
         if zone.index() >= self.0.caches.zones.all().len() {
             return Err(ConfigError::NoSuchZone { zone: zone.get() });
         }

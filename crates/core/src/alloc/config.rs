@@ -1,5 +1,6 @@
 //! The parameters of an allocator, and every way in which they can be wrong.
 
+use super::error::AllocError;
 use super::flags::Classes;
 use crate::evacuation::Evacuation;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, Tag};
@@ -274,6 +275,8 @@ pub enum ConfigError {
     },
     /// Memory for magazines that does not lie in the 512 MiB from the start of the metadata on.
     OutOfReach,
+    /// This process is a fork of the one that made the allocator.
+    Forked,
 }
 
 impl fmt::Display for ConfigError {
@@ -300,26 +303,20 @@ impl fmt::Display for ConfigError {
             ConfigError::Watermarks { zone } => {
                 write!(f, "zone {zone}: watermarks must ascend, min <= low <= high")
             }
-            ConfigError::TooLittleMetadata { needed, given } => {
-                write!(
-                    f,
-                    "{given} bytes of metadata given, {needed} needed: ask \
-                     Allocator::metadata_bytes"
-                )
-            }
+            ConfigError::TooLittleMetadata { needed, given } => write!(
+                f,
+                "{given} bytes of metadata given, {needed} needed: ask Allocator::metadata_bytes"
+            ),
             ConfigError::TooLarge => write!(
                 f,
                 "the metadata would not fit (at most 2^32 frames and {} magazines): lower `cpus` \
                  or `high`",
                 1u32 << MagazineIndex::BITS
             ),
-            ConfigError::NoSuchZone { zone } => {
-                write!(
-                    f,
-                    "there is no zone {zone}: zones are numbered from 0, as they stand in \
-                     Config::zones"
-                )
-            }
+            ConfigError::NoSuchZone { zone } => write!(
+                f,
+                "there is no zone {zone}: zones are numbered from 0, as they stand in Config::zones"
+            ),
             ConfigError::NotAddable { range } => write!(
                 f,
                 "cannot add {} frames from {}: give at least one frame, and none above the \
@@ -340,6 +337,7 @@ impl fmt::Display for ConfigError {
                 f,
                 "the 512 frames from {first} were removed from zone {zone}: add them to that zone"
             ),
+            ConfigError::Forked => AllocError::Forked.fmt(f),
         }
     }
 }

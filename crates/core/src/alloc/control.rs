@@ -113,8 +113,10 @@ pub(crate) fn last_resort_for_block<C: Cpus>(
 }
 
 impl<'m, C: Cpus> Allocator<'m, C> {
-    /// The settings of a zone, to read and to change; `None` when there is no such zone.
+    /// The settings of a zone, to read and to change; `None` when there is no such zone, and in a
+    /// fork of the process that made the allocator.
     pub fn settings(&self, zone: ZoneId) -> Option<ZoneSettings<'_, 'm, C>> {
+        self.slow().check_usable().ok()?;
         let exists = zone.index() < self.caches.zones.all().len();
         exists.then_some(ZoneSettings { caches: &self.caches, zone })
     }
@@ -137,7 +139,9 @@ impl<C: Cpus> ZoneSettings<'_, '_, C> {
         self.state().watermarks()
     }
 
-    /// Changes the watermarks. `false`: they do not ascend, and nothing has changed.
+    /// Changes the watermarks. `false`: they do not ascend, and nothing has changed. A request that
+    /// runs while `min` rises from 0 may not count a page that is freed at that moment, and fail as
+    /// if it had come before the free.
     pub fn set_watermarks(&self, marks: Watermarks) -> bool {
         if marks.ascend() {
             self.state().set_watermarks(marks);
@@ -297,8 +301,9 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
     ///
     /// # Errors
     /// [`ConfigError::OutOfReach`]: the memory does not lie within 512 MiB of the metadata, behind
-    /// its start.
+    /// its start. [`ConfigError::Forked`].
     pub fn add_magazines(&self, memory: &'m mut [MaybeUninit<u8>]) -> Result<u32, ConfigError> {
+        self.0.cpus.environment().check_usable().map_err(|_| ConfigError::Forked)?;
         self.0.pcps.add_magazines(memory).ok_or(ConfigError::OutOfReach)
     }
 

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{CpuLock, Environment, LockedCpus, Unusable, WhichCpu};
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, DrainResult, Flags, FrameRange, FreeError, FreeManyError,
-    Mode, Order, Pfn, Pressure, Reclaim, Residency, Scope, ZoneId,
+    AllocError, Allocator, Class, Classes, Config, ConfigError, CpuId, DrainResult, Flags,
+    FrameRange, FreeError, FreeManyError, Mobility, Mode, Order, Pfn, Pressure, Reclaim, Residency,
+    Scope, ZoneId,
 };
 use pagedepot_contiguity::{
     CompactError, Compaction, Compactor, Contiguity, Move, Mover, Occupant, RemoveError,
@@ -68,7 +69,8 @@ fn a_fork_gets_errors_and_changes_nothing() {
     for checked in [false, true] {
         let ranges = [range(0, FRAMES)];
         let zones = [open_zone("z", &ranges)];
-        let config = Config { checked, ..Config::new(1, &zones) };
+        let classes = Classes::ALIKE.apart(Mobility::Movable, Class::PAGE_CACHE);
+        let config = Config { checked, classes, ..Config::new(1, &zones) };
         type Depot<'m> = Allocator<'m, LockedCpus<'m, &'m Process>>;
         let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
         let (process, locks) = (Process::default(), [CpuLock::new()]);
@@ -116,7 +118,8 @@ fn a_fork_gets_errors_and_changes_nothing() {
         assert_eq!(depot.drain_handover(Scope::ALL, Some(0)).drained(), DrainResult::default());
         assert_eq!(depot.cpu_caches().retire(CpuId::new(0)), DrainResult::default());
         let zone = ZoneId::new(0);
-        for flags in [flags.compact(), flags.zeroed(), flags.atomic()] {
+        let classed = flags.class(Class::PAGE_CACHE);
+        for flags in [flags.compact(), flags.zeroed(), flags.atomic(), classed] {
             assert_eq!(depot.alloc(order(10), flags), Err(AllocError::Forked));
             assert_eq!(depot.alloc_contiguous(3000, 1, flags), Err(AllocError::Forked));
         }
@@ -128,6 +131,12 @@ fn a_fork_gets_errors_and_changes_nothing() {
         assert_eq!(Reporting::of(&depot).pass(zone, 1), Err(ReportError::Forked));
         assert_eq!(Residency::of(&depot).free_absent(start, 20), Err(FreeError::Forked));
         assert_eq!(Residency::of(&depot).free_present(start, 20), Err(FreeError::Forked));
+        let added = depot.add_memory(zone, range(FRAMES, 512), &mut []);
+        assert_eq!(added.map_err(ConfigError::from), Err(ConfigError::Forked));
+        let added = depot.add_memory_held(zone, range(FRAMES, 512), &mut []);
+        assert_eq!(added.map_err(ConfigError::from), Err(ConfigError::Forked));
+        assert_eq!(depot.cpu_caches().add_magazines(&mut []), Err(ConfigError::Forked));
+        assert!(depot.settings(zone).is_none());
         assert_eq!(depot.cpu_caches().disable(), DrainResult::default());
         assert_eq!(
             (depot.cpu_caches().decay(), depot.cpu_caches().are_enabled(CpuId::new(0))),

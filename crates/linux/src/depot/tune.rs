@@ -70,7 +70,8 @@ impl Depot {
     }
 
     /// The settings of a zone, to read and to change: watermarks, how many pages each CPU may
-    /// cache, and whether sparsely used pageblocks are emptied. `None`: there is no such zone.
+    /// cache, and whether sparsely used pageblocks are emptied. `None`: there is no such zone, or
+    /// this process is a fork of the one that made the depot.
     ///
     /// Pages above a lower `high` go back little by little, as caches
     /// [decay](pagedepot::CpuCaches::decay); [drain](Self::drain) to get them back at once.
