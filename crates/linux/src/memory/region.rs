@@ -468,13 +468,13 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zeroed_and_writable() {
-        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        for (kind, gap_bytes) in [(MemoryKind::Anonymous, 0), (MemoryKind::Memfd, OUT_OF_REACH)] {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
                 let (metadata, memory) =
                     Memory::map(MemoryRequest { kind, bytes, bytes_max: bytes, ..SMALL }, None)
                         .unwrap();
                 assert_eq!(
-                    metadata.start().as_ptr().wrapping_add(metadata.bytes()),
+                    metadata.start().as_ptr().wrapping_add(metadata.bytes() + gap_bytes),
                     memory.start().as_ptr()
                 );
                 let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
