@@ -71,11 +71,6 @@ pub(crate) struct FilePart {
     pub offset: u64,
 }
 
-/// Bytes behind the metadata in which frames of a file do not lie. A magazine's number does not
-/// reach over them, so none is carved from memory that other processes write to, forked children
-/// among them.
-const OUT_OF_REACH: usize = 512 << 20;
-
 /// The frames' memory.
 pub(crate) struct Memory {
     /// Covers `bytes_max`; the addresses beyond `bytes` have no memory.
@@ -103,8 +98,9 @@ impl Memory {
     /// Maps memory, and populates none of it.
     ///
     /// Returns it with the memory for the metadata, which lies directly in front of the frames: the
-    /// allocator names magazines by their distance from the first, and carves further ones from
-    /// frames. Those of a file lie too far behind it for that.
+    /// allocator names magazines by how far behind its start they lie, and carves further ones from
+    /// frames. The metadata of a file's frames lies behind them: none is carved from memory that
+    /// other processes write to, forked children among them.
     pub fn map(
         wanted: MemoryRequest,
         given: Option<FilePart>,
@@ -114,10 +110,12 @@ impl Memory {
         let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
         let is_given = given.is_some();
         let is_shared = is_given || kind == MemoryKind::Memfd;
-        let before = metadata_bytes + if is_shared { OUT_OF_REACH } else { 0 };
-        let (metadata, mapping) = Mapping::reserve_aligned(before, bytes_max, align)
-            .map_err(no_memory(bytes_max.saturating_add(before)))?;
-        let (metadata, _gap) = metadata.split(metadata_bytes);
+        let before = if is_shared { 0 } else { metadata_bytes };
+        let all_bytes = bytes_max.saturating_add(metadata_bytes);
+        let (front, rest) = Mapping::reserve_aligned(before, all_bytes - before, align)
+            .map_err(no_memory(all_bytes))?;
+        let (mapping, back) = rest.split(bytes_max);
+        let metadata = if is_shared { back } else { front };
         enable(&metadata, 0..metadata_bytes).map_err(no_memory(metadata_bytes))?;
         let (file, file_offset) = match (given, kind) {
             (Some(part), _) => (Some(part.file), part.offset),
@@ -468,15 +466,20 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zeroed_and_writable() {
-        for (kind, gap_bytes) in [(MemoryKind::Anonymous, 0), (MemoryKind::Memfd, OUT_OF_REACH)] {
+        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
                 let (metadata, memory) =
                     Memory::map(MemoryRequest { kind, bytes, bytes_max: bytes, ..SMALL }, None)
                         .unwrap();
-                assert_eq!(
-                    metadata.start().as_ptr().wrapping_add(metadata.bytes() + gap_bytes),
-                    memory.start().as_ptr()
-                );
+                let end = |start: NonNull<u8>, bytes| start.as_ptr().wrapping_add(bytes);
+                match kind {
+                    MemoryKind::Anonymous => {
+                        assert_eq!(end(metadata.start(), metadata.bytes()), memory.start().as_ptr())
+                    }
+                    MemoryKind::Memfd => {
+                        assert_eq!(end(memory.start(), bytes), metadata.start().as_ptr());
+                    }
+                }
                 let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
                 assert_eq!(memory.start().as_ptr().addr() % align, 0);
                 assert_eq!(memory.fd().is_some(), kind == MemoryKind::Memfd);
