@@ -103,7 +103,7 @@ impl Drop for ErrnoGuard {
 }
 
 impl SharedStore {
-    /// Makes room for a request that runs short. Returns how many pages have become free, or are.
+    /// Makes room for a request that runs short. Returns the pages that have become free, at least.
     pub fn when_short(&self) -> u64 {
         let _errno = ErrnoGuard::new();
         // Nothing that others give up can be had beyond the ceiling.
@@ -118,8 +118,10 @@ impl SharedStore {
         if shown + recovered > 0 {
             return shown + recovered;
         }
+        let free_pages = || self.free_pages(ZoneId::new(0));
+        let before = free_pages();
         self.ask(ANSWER_LIMIT);
-        self.free_pages(ZoneId::new(0))
+        free_pages().saturating_sub(before)
     }
 
     /// Asks other processes for what they cache. Returns how many were asked, and how many have
