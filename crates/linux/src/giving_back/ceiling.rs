@@ -34,7 +34,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pagedepot::{Flags, FrameRange, Mode, Pfn, Scope, ZoneId};
+use pagedepot::{AddError, ConfigError, Flags, FrameRange, Mode, Pfn, Scope, ZoneId};
 use pagedepot_contiguity::{Contiguity, RemoveError};
 use rustix::io::Errno;
 
@@ -365,6 +365,10 @@ fn give(
             true => frames.add_memory_held(zone, run, &mut []),
             false => frames.add_memory(zone, run, &mut []),
         };
+        // A child, which a signal handler has forked above this.
+        if matches!(added, Err(AddError { why: ConfigError::Forked, .. })) {
+            return Err(CeilingError::Forked);
+        }
         added.expect("it was removed from this zone, and its metadata is kept");
         if shared.has_backing() {
             let freed = frames.free_contiguous(run.start, run.frames);

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use pagedepot::{ConfigError, FrameRange, NodeId, PageSize, Pfn, ZoneId};
+use pagedepot::{AddError, ConfigError, FrameRange, NodeId, PageSize, Pfn, ZoneId};
 
 use crate::error::{BuildError, no_mapping, no_memory};
 use crate::memory::frames::MappedFrames;
@@ -93,11 +93,11 @@ impl Growth {
         kept.push(mapping);
         // Before any thread can get one of the pages.
         memory.set_bytes(part.end);
-        mapped
-            .frames()
-            .add_memory(zone, range, metadata)
-            .expect("one caller adds at a time, and each range once");
-        Ok(first)
+        match mapped.frames().add_memory(zone, range, metadata) {
+            // A child, which a signal handler has forked above this.
+            Err(AddError { why: ConfigError::Forked, .. }) => Err(BuildError::Forked),
+            added => Ok(added.map(|()| first).expect("one caller adds, and each range once")),
+        }
     }
 
     /// Binds and populates a part of the memory, if the depot's memory is bound or populated.
