@@ -240,9 +240,10 @@ impl SiteTable {
     pub fn take_run(&self, start: Pfn, pages: u32) {
         #[cfg(feature = "allocinfo")]
         for pfn in self.run(start, pages) {
-            // What an earlier free left is not restored.
-            let noted = word::unpack(self.word(pfn)).map(|_| self.word(pfn) | word::FREED);
-            self.set(pfn, noted.unwrap_or(0));
+            // What an earlier free left is not restored. Words without a note may be others'.
+            if let Some(word) = Some(self.word(pfn)).filter(|&word| word != 0) {
+                self.set(pfn, word::unpack(word).map_or(0, |_| word | word::FREED));
+            }
         }
     }
 
@@ -250,7 +251,9 @@ impl SiteTable {
     #[cold]
     pub fn restore_run(&self, start: Pfn, pages: u32) {
         #[cfg(feature = "allocinfo")]
-        self.run(start, pages).for_each(|pfn| self.set(pfn, self.word(pfn) & !word::FREED));
+        for pfn in self.run(start, pages).filter(|&pfn| self.word(pfn) & word::FREED != 0) {
+            self.set(pfn, self.word(pfn) & !word::FREED);
+        }
     }
 
     /// The pages of a run that have a word.
