@@ -94,7 +94,7 @@ const NUMA: &str =
     "interfaces,modes,disable,contig,thp,nodes,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
 /// Nodes of memory of the machines that have more than one.
 pub const NODES: [u32; 2] = [2, 8];
-/// With `PREEMPT_RT`, for which Linux has no huge pages.
+/// Scenarios with `PREEMPT_RT`, for which Linux has no huge pages.
 const REALTIME: &str = "interfaces,modes,disable,contig,cpu_hotplug,memory_hotplug,oom,priorities,\
                         zoneinfo,memfree";
 const REALTIME_ONE_CPU: &str = "interfaces,modes,disable,contig,oom,priorities,zoneinfo,memfree";
