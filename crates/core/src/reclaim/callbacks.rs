@@ -124,8 +124,8 @@ impl Place<'_> {
 pub(crate) enum CallOutcome {
     /// Each was called.
     Done,
-    /// Some were left out, because those before said that they had freed what is wanted.
-    LeftOut,
+    /// Some said that they had freed pages; others may have been left out for that.
+    Claimed,
     /// Another caller runs one of them, which was left out.
     OneIsRunning,
     /// This caller runs one, and so called none.
@@ -202,10 +202,9 @@ impl<'m> Callbacks<'m> {
             let Some(callback) = place.callback.get() else { continue };
             if wanted_pages == 0 && !all {
                 // Not called, but a request must know that more may come.
-                called = called.max(match place.runner() {
-                    FREE => CallOutcome::LeftOut,
-                    _ => CallOutcome::OneIsRunning,
-                });
+                if place.runner() != FREE {
+                    called = CallOutcome::OneIsRunning;
+                }
                 continue;
             }
             let turn =
@@ -216,6 +215,7 @@ impl<'m> Callbacks<'m> {
             }
             let freed = callback.reclaim(Pressure { wanted_pages, ..pressure });
             drop(turn);
+            called = called.max(if freed > 0 { CallOutcome::Claimed } else { called });
             wanted_pages = wanted_pages.saturating_sub(if all { 0 } else { freed });
         }
         called
