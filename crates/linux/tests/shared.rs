@@ -1356,8 +1356,62 @@ fn a_request_that_waits_gets_what_another_process_frees() {
     }
 }
 
-/// A file that the process may not make so large is an error, and no signal that ends the program.
-/// Nothing of it stays.
+/// A process that is killed while others wait tells nobody, and their looks call no callback.
+#[test]
+fn a_request_that_waits_gets_what_a_killed_process_held() {
+    for answers in [true, false] {
+        let options = SharedOptions::new(4 * mib()).answers(answers);
+        let depot = SharedDepot::create_memfd("waits", &options).unwrap();
+        let pipe = Pipe::new();
+        let mut child = Some(child_of(depot.file(), |own| {
+            let _held: Vec<_> = std::iter::from_fn(|| own.page(Order::BASE).ok()).collect();
+            pipe.tell_and_sleep();
+        }));
+        pipe.hear::<1>();
+        let woken = Arc::<Woken>::default();
+        let waker = woken.clone().into();
+        let mut context = Context::from_waker(&waker);
+        let mut request = pin!(depot.page_async(Order::BASE));
+        wait_until("the request is served", || {
+            let poll = request.as_mut().poll(&mut context);
+            // Now that it waits.
+            if let Some(child) = child.take() {
+                assert!(poll.is_pending());
+                child.kill();
+            }
+            poll.is_ready()
+        });
+        all_back(&depot);
+    }
+}
+
+/// What dead processes leave may be of no use: the living are asked as well.
+#[test]
+fn a_request_asks_the_living_where_the_dead_left_too_little() {
+    let (own, pipe) = (segment(8 * mib()), Pipe::new());
+    let child = child_of(own.file(), |depot| {
+        let _held = depot.page(Order::BASE).unwrap();
+        pipe.tell_and_sleep();
+    });
+    pipe.hear::<1>();
+    let host = join(&own);
+    let take = |depot: &SharedDepot, order| -> Vec<Page> {
+        std::iter::from_fn(|| depot.page(order).ok()).collect()
+    };
+    let withheld = Arc::new(Mutex::new(take(&host, Order::PAGEBLOCK)));
+    assert_eq!(withheld.lock().unwrap().len(), 3);
+    // The last of these requests has called all callbacks once for low memory.
+    let held = take(&own, Order::BASE);
+    child.kill();
+    let given = withheld.clone();
+    host.on_shortage(move || drop(given.lock().unwrap().pop())).unwrap();
+    let page = own.page(Order::PAGEBLOCK).unwrap();
+    drop((page, held));
+    host.on_shortage(|| ()).unwrap();
+    drop((withheld, host));
+    all_back(&own);
+}
+
 /// A file that another process has just made, and not completed.
 #[test]
 fn a_segment_that_is_not_complete_is_an_error() {
@@ -1370,6 +1424,8 @@ fn a_segment_that_is_not_complete_is_an_error() {
     assert!(text.contains("try again if its maker is still at it"), "{text}");
 }
 
+/// A file that the process may not make so large is an error, and no signal that ends the program.
+/// Nothing of it stays.
 #[test]
 fn a_limit_on_files_is_an_error() {
     let path = std::env::temp_dir().join(format!("pagedepot-limit-{}", std::process::id()));

@@ -15,9 +15,10 @@
 //! # Requests that wait
 //! A process that frees pages tells waiting requests of its own (`waiting/waiters.rs`), and none of
 //! other processes: it would have to look for them at each free. So the thread of a process whose
-//! requests wait tells one of them every 10 ms, as a free would, and asks the other processes for
-//! what they cache every 100 ms. A told request that finds a page tells the next. Without such a
-//! thread the request asks and looks by itself.
+//! requests wait tells one of them every 10 ms, as a free would. Every 100 ms it takes back the
+//! pages of processes that have ended, which the looks of a waiting request do not, and asks the
+//! others for what they cache. A told request that finds a page tells the next. Without such a
+//! thread the request does all of this by itself.
 //!
 //! The thread sleeps for longer while no request waits. A request that is in the queue and finds
 //! nothing wakes it, by a flag: see [`awaited`](super::awaited).
@@ -110,18 +111,24 @@ impl SharedStore {
         if self.reserve(1, 0).blocks == 0 {
             return 0;
         }
-        // Whoever hid a page may be stopped.
-        let (shown, before) = (self.segment().owners().show_free(), self.recovered());
-        self.recover_within(BURIAL_LIMIT);
-        // What another thread freed while this one waited serves this request as well.
-        let recovered = self.recovered() - before;
-        if shown + recovered > 0 {
-            return shown + recovered;
+        let found = self.find_unseen(BURIAL_LIMIT);
+        if found > 0 {
+            return found;
         }
         let free_pages = || self.free_pages(ZoneId::new(0));
         let before = free_pages();
         self.ask(ANSWER_LIMIT);
         free_pages().saturating_sub(before)
+    }
+
+    /// Makes pages free that processes held when they ended, or have freed and not yet shown.
+    /// Returns how many, at least.
+    fn find_unseen(&self, limit: Duration) -> u64 {
+        // Whoever hid a page may be stopped.
+        let (shown, before) = (self.segment().owners().show_free(), self.recovered());
+        self.recover_within(limit);
+        // What another thread freed while this one waited serves this request as well.
+        shown + self.recovered() - before
     }
 
     /// Asks other processes for what they cache. Returns how many were asked, and how many have
@@ -174,12 +181,15 @@ impl SharedStore {
         true
     }
 
-    /// Asks other processes for what they cache, unless that was a moment ago.
+    /// Looks for the pages of processes that have ended, and asks the others for what they cache,
+    /// unless that was a moment ago.
     pub fn ask_now_and_then(&self) {
         let (now, at) = (prim::now_ms() as u32, &self.asked_at_ms);
         // Relaxed, both: of two threads at once both may ask.
         if now.wrapping_sub(at.load(Ordering::Relaxed)) >= ASK_MS {
             at.store(now, Ordering::Relaxed);
+            let _errno = ErrnoGuard::new();
+            self.find_unseen(Duration::ZERO);
             self.ask(Duration::ZERO);
         }
     }
