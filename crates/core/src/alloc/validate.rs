@@ -200,7 +200,8 @@ fn check_pageblock(
     if section.is_entire(at) && (free > 0 || is_reported) {
         return Err(Fault::Entire { pfn });
     }
-    if free > 0 && !is(some) || free == PAGEBLOCK_FRAMES && !is(whole) || section.hides_block(at) {
+    let is_full = free == PAGEBLOCK_FRAMES;
+    if free > 0 && (!is(some) || is_full && !is(whole) || section.hides_block(at)) {
         return Err(Fault::HiddenPageblock { pfn });
     }
     if is_reported && free > 0 {
@@ -209,10 +210,8 @@ fn check_pageblock(
     if is(section.avoided(at / 64)) != tag.is_avoided() {
         return Err(Fault::Avoided { pfn });
     }
-    match section.is_mixed(at) && section.count_free(at) == PAGEBLOCK_FRAMES {
-        true => Err(Fault::Mixed { pfn }),
-        false => Ok(()),
-    }
+    let is_mixed = section.is_mixed(at) && section.count_free(at) == PAGEBLOCK_FRAMES;
+    if is_mixed { Err(Fault::Mixed { pfn }) } else { Ok(()) }
 }
 
 /// The comparisons, of an allocator at rest.

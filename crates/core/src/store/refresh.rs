@@ -201,11 +201,11 @@ impl Section<'_> {
     /// there. Never, when all others have stopped.
     pub fn hides(&self, sort: Sort) -> bool {
         let is_free = |&at: &usize| self.count_in_words(at) > 0 || self.is_entire(at);
-        let free_of = |at: usize| {
-            let all = at * 64..SECTION_PAGEBLOCKS.min(at * 64 + 64);
-            all.filter(is_free).fold(0, |mask, pageblock| mask | 1 << (pageblock % 64))
+        let has_free = |at: usize| {
+            let all = (at * 64..SECTION_PAGEBLOCKS.min(at * 64 + 64)).filter(is_free);
+            has_among(self, sort, at, all.fold(0, |mask, of| mask | 1 << (of % 64)))
         };
-        !self.marks.is_set(sort) && (0..HINT_WORDS).any(|at| has_among(self, sort, at, free_of(at)))
+        !self.marks.is_set(sort) && self.has(sort) && (0..HINT_WORDS).any(has_free)
     }
 
     #[inline]
