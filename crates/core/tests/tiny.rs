@@ -4,8 +4,6 @@
 
 mod common;
 
-use std::mem::MaybeUninit;
-
 use common::contents::Contents;
 use common::threads::{Claimed, Kernel, run_on};
 use common::{open_zone, range};
@@ -36,8 +34,8 @@ fn owners_and_drains<C: Cpus + Send>(cpus: C) {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("tiny", &ranges)];
     let config = Config { high: HighPolicy::Fixed(128), ..Config::new(CPUS, &zones) };
-    let mut metadata =
-        vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
+    // In one step: to clone bytes into a `Vec` takes an interpreter half the test.
+    let mut metadata = Box::new_uninit_slice(Allocator::<C>::metadata_bytes(&config).unwrap());
     let mut depot = Allocator::new(&config, &mut metadata, cpus).unwrap();
     let contents = Contents::new(FRAMES);
     let (shared, contents) = (&depot, &contents);

@@ -2,7 +2,6 @@
 //! `.ci/steps/miri` runs it with several schedules.
 
 use std::cell::Cell;
-use std::mem::MaybeUninit;
 
 use pagedepot::cpus::{Environment, WhichCpu};
 use pagedepot::{CpuId, PageSize, Pfn};
@@ -29,7 +28,8 @@ fn areas_and_purges() {
     let config = VmapConfig::new(CPUS, 60);
     let host = NoFrames(Here);
     let bytes = Vmap::<NullMapper, NoFrames<Here>>::metadata_bytes(&config, &mapper).unwrap();
-    let mut metadata = vec![MaybeUninit::uninit(); bytes];
+    // In one step: an interpreter would clone the bytes into a `Vec` one by one.
+    let mut metadata = Box::new_uninit_slice(bytes);
     // SAFETY: nothing is ever reached through its addresses, and there are no frames.
     let mut vmap = unsafe { Vmap::new(&config, &mut metadata, mapper, host) }.unwrap();
     let shared = &vmap;
