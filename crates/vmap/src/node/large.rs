@@ -150,22 +150,16 @@ impl LargePools {
     }
 
     /// Makes room for an area of `pages` pages: lowers limits of other sizes, in turn, until the
-    /// budget has room for it. Stops at the first pool that has an area, and takes it out: the
-    /// caller owns it. `None`: there is no more to take.
+    /// budget has room for it; then, if all pools have other sizes, that of the pool with the
+    /// fewest areas until it has none. Stops at the first pool that has an area, and takes it out:
+    /// the caller owns it. `None`: there is no more to take.
     pub fn evict(&self, areas: Areas<'_>, pages: u32, budget_pages: u64) -> Option<AreaIndex> {
         let _changing = self.change()?;
         if u64::from(pages) > budget_pages {
             return None;
         }
-        let is_full = || {
-            self.charged_pages() + u64::from(pages) > budget_pages
-                || self.of(pages).is_none() && self.sizes.iter().all(|sized| sized.pool.limit() > 0)
-        };
-        // Relaxed: under `busy`.
-        let first = self.hand.load(Ordering::Relaxed) as usize + 1;
-        for at in (first..first + LARGE_SIZES).map(|at| at % LARGE_SIZES) {
+        let lower_while = |is_full: &dyn Fn() -> bool, at: usize| {
             let sized = &self.sizes[at];
-            self.hand.store(at as u32, Ordering::Relaxed);
             while is_full() && sized.pages() != pages && sized.pool.limit() > 0 {
                 self.lower(sized, 1);
                 // An area more than the limit allows, which is one fewer now.
@@ -175,7 +169,18 @@ impl LargePools {
                     return Some(evicted);
                 }
             }
-        }
-        None
+            None
+        };
+        let is_over = || self.charged_pages() + u64::from(pages) > budget_pages;
+        // Relaxed, both: under `busy`.
+        let first = self.hand.load(Ordering::Relaxed) as usize + 1;
+        let turn = (first..first + LARGE_SIZES).map(|at| at % LARGE_SIZES);
+        let evicted = turn.take_while(|_| is_over()).find_map(|at| {
+            self.hand.store(at as u32, Ordering::Relaxed);
+            lower_while(&is_over, at)
+        });
+        let limit = |at: &usize| self.sizes[*at].pool.limit();
+        let lacks_pool = || self.of(pages).is_none() && (0..LARGE_SIZES).all(|at| limit(&at) > 0);
+        evicted.or_else(|| lower_while(&lacks_pool, (0..LARGE_SIZES).min_by_key(limit)?))
     }
 }

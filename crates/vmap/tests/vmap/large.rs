@@ -86,6 +86,22 @@ fn what_is_kept_has_a_bound_and_what_was_freed_last_is_kept() {
     check_all_back(&mut vmap);
 }
 
+/// A size without a pool takes the pool of the size with the fewest areas, and no other's areas.
+#[test]
+fn a_size_more_than_there_are_pools_costs_one_of_them() {
+    let budget = Some(4 * BUDGET);
+    let mut vmap = fresh(&VmapConfig { large_pages_max: budget, ..config() });
+    for pages in 257..273 {
+        let count = if pages == 260 { 2 } else { 3 };
+        let all: Vec<_> = (0..count).map(|_| made(&vmap, pages)).collect();
+        all.into_iter().for_each(|at| vmap.vfree(at).unwrap());
+    }
+    assert_eq!(vmap.stats().warm_areas, 15 * 3 + 2);
+    made_and_freed(&vmap, 300);
+    assert_eq!(vmap.stats().warm_areas, 15 * 3 + 1);
+    check_all_back(&mut vmap);
+}
+
 #[test]
 fn what_is_kept_decays() {
     let mut vmap = fresh(&config());
