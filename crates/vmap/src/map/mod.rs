@@ -93,13 +93,16 @@ impl<'m, M: Mapper> Mappings<'m, M> {
     ) -> Result<(), VmapError> {
         let mut end = run.start;
         let runs = self.frames.frame_runs(run).count() as u32;
-        let mut result = self.mapper.check_runs(runs).map_err(VmapError::Map);
+        let checked = self.mapper.check_runs(runs).map_err(VmapError::Map);
+        // Before the first piece: a request that may not wait for a purge fails with none mapped,
+        // since to unmap it would have to wait, too.
+        let entered = checked.and_then(|()| match self.tables.enter(host, run, may_wait) {
+            true => Ok(()),
+            false => Err(VmapError::WouldWait),
+        });
+        let mut result = entered;
         for piece in self.frames.frame_runs(run) {
             if result.is_err() {
-                break;
-            }
-            if !self.tables.enter(host, piece.pages, may_wait) {
-                result = Err(VmapError::WouldWait);
                 break;
             }
             end = piece.pages.end;
@@ -109,6 +112,9 @@ impl<'m, M: Mapper> Mappings<'m, M> {
         area.set_written(false);
         if result.is_err() {
             let rest = PageRange { start: end, end: run.end };
+            if entered.is_ok() {
+                self.tables.abandon(rest);
+            }
             OwnFrames::new(host, &self.frames, counters).take_out(rest);
         }
         result

@@ -149,9 +149,8 @@ impl<'m> Tables<'m> {
     pub fn enter<H: Host + ?Sized>(&self, host: &H, run: PageRange, may_wait: bool) -> bool {
         for (table, pages) in self.parts(run) {
             if !self.enter_one(host, table, pages, may_wait) {
-                self.parts(run)
-                    .take_while(|&(entered, _)| entered < table)
-                    .for_each(|(entered, pages)| self.leave_one(entered, pages));
+                let entered = self.parts(run).take_while(|&(entered, _)| entered < table);
+                self.leave_all(entered);
                 return false;
             }
         }
@@ -203,6 +202,17 @@ impl<'m> Tables<'m> {
         }
         host.contention_ends();
         now
+    }
+
+    /// Takes back the announcement of pages that were not mapped.
+    pub fn abandon(&self, run: PageRange) {
+        if run.pages() > 0 {
+            self.leave_all(self.parts(run));
+        }
+    }
+
+    fn leave_all(&self, parts: impl Iterator<Item = (TableIndex, u32)>) {
+        parts.for_each(|(table, pages)| self.leave_one(table, pages));
     }
 
     fn leave_one(&self, table: TableIndex, pages: u32) {

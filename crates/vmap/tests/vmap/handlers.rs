@@ -38,6 +38,8 @@ thread_local! {
     static SERVED: Cell<u32> = const { Cell::new(0) };
     /// Whether the handler came while a lock had no name of its holder yet, or none any more.
     static IS_UNNAMED: Cell<bool> = const { Cell::new(false) };
+    /// The area that the handler lets grow, and nothing else.
+    static GROWN: Cell<Option<VirtAddr>> = const { Cell::new(None) };
 }
 
 impl Interrupted {
@@ -50,7 +52,10 @@ impl Interrupted {
         COUNTDOWN.set(left.wrapping_sub(1));
         if left == 0 {
             IS_IN_HANDLER.set(true);
-            handler(VMAP.get().unwrap(), self.0.named.load(Ordering::Relaxed));
+            match GROWN.get() {
+                Some(at) => grow_above(VMAP.get().unwrap(), at),
+                None => handler(VMAP.get().unwrap(), self.0.named.load(Ordering::Relaxed)),
+            }
             IS_IN_HANDLER.set(false);
         }
     }
@@ -71,7 +76,8 @@ unsafe impl Host for Interrupted {
             return Err(AllocError::Exhausted);
         }
         self.0.held_frames.fetch_add(order.frames().into(), Ordering::Relaxed);
-        Ok(Pfn::new(self.0.next_frame.fetch_add(order.frames(), Ordering::Relaxed)))
+        // Apart from the one before: each is mapped by itself.
+        Ok(Pfn::new(self.0.next_frame.fetch_add(order.frames() + 1, Ordering::Relaxed)))
     }
 
     fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
@@ -245,6 +251,16 @@ fn handler(vmap: &Machine, named: bool) {
     assert!(WAITED.take() == 0 || may_wait, "a free waits for its own thread");
 }
 
+/// Lets an area of 4 pages grow to 15 without a wait.
+fn grow_above(vmap: &Machine, at: VirtAddr) {
+    let grown = vmap.vrealloc(at, 15, Options::DEFAULT.no_wait());
+    let pages = if grown == Ok(at) { 15 } else { 4 };
+    assert!([Ok(at), Err(VmapError::WouldWait)].contains(&grown), "{grown:?}");
+    SERVED.set(SERVED.get() + u32::from(pages == 4));
+    let info = vmap.find(at).unwrap();
+    assert_eq!((info.span.pages, info.guard_pages, info.mapped_pages), (pages + 1, 1, pages));
+}
+
 /// A request, or a free, that a handler interrupts.
 type Below = fn(&Machine);
 
@@ -352,5 +368,34 @@ fn a_request_that_may_not_wait_shrinks_at_once() {
     assert_eq!((info.span.pages, info.guard_pages, info.mapped_pages), (8, 1, 7));
     assert_eq!(vmap.vrealloc(kept, 10, no_wait), Ok(kept));
     vmap.vfree(kept).unwrap();
+    check_all_back(vmap, seams);
+}
+
+/// A purge has the lock without which what was mapped in part cannot be unmapped.
+#[test]
+fn growth_into_a_table_that_a_purge_gives_back_keeps_its_guard() {
+    let (vmap, seams) = machine();
+    let window = |from: usize, pages: usize| {
+        let start = vmap.span().start.add(from * PAGE);
+        Options::DEFAULT.window(start, start.add(pages * PAGE))
+    };
+    let edge = vmap.mapper().table_pages() as usize;
+    let grown = vmap.vmalloc(4, window(edge - 8, 5)).unwrap();
+    GROWN.set(Some(grown));
+    let mut calls = 0;
+    loop {
+        let at = vmap.vmalloc(100, window(edge + 50, 200)).unwrap();
+        COUNTDOWN.set(calls);
+        // It is more than may be lazy, so it is purged at once.
+        vmap.vfree(at).unwrap();
+        if COUNTDOWN.replace(u32::MAX) != u32::MAX {
+            break;
+        }
+        assert_eq!(vmap.vrealloc(grown, 4, Options::DEFAULT), Ok(grown));
+        calls += 1;
+    }
+    GROWN.set(None);
+    assert!(SERVED.get() > 0, "no growth met the purge in {calls} calls");
+    vmap.vfree(grown).unwrap();
     check_all_back(vmap, seams);
 }
