@@ -303,8 +303,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
         Kind::all().filter_map(|kind| pcp.listed(Order::BASE, kind)).for_each(prefetch_write);
-        // Most are empty.
-        let used = pcp.shelves().filter(|(_, _, shelf)| !shelf.is_empty());
+        // Most are empty. Not by `is_empty`: whoever has disabled this CPU's caches looks here.
+        let used = pcp.shelves().filter(|(_, _, shelf)| shelf.count() > 0);
         used.map(|(order, kind, shelf)| self.drain_shelf(order, kind, shelf)).sum()
     }
 
