@@ -449,7 +449,8 @@ size_t pagedepot_free_mixed(const pagedepot_t *handle,
                             size_t count);
 
 // Allocates any number of contiguous pages up to 2^18, aligned to align_pages (a power of two; 0
-// or 1: to a page). Free them by pagedepot_free_contiguous(). Returns NULL with errno.
+// or 1: to a page), but in memory to no more than 1 GiB. Free them by
+// pagedepot_free_contiguous(). Returns NULL with errno.
 //
 // Conditions:
 // handle is NULL or a live depot.

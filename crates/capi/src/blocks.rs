@@ -421,7 +421,8 @@ pub unsafe extern "C" fn pagedepot_free_mixed(
 }
 
 /// Allocates any number of contiguous pages up to 2^18, aligned to align_pages (a power of two; 0
-/// or 1: to a page). Free them by pagedepot_free_contiguous(). Returns NULL with errno.
+/// or 1: to a page), but in memory to no more than 1 GiB. Free them by
+/// pagedepot_free_contiguous(). Returns NULL with errno.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.

@@ -361,8 +361,8 @@ impl<'d> RawDepot<'d> {
     }
 
     /// The first byte of the memory, of page 0. Aligned to the next power of two of the depot's
-    /// bytes, at least 2 MiB and at most 1 GiB: a range of pages is aligned in memory as its first
-    /// page's number is.
+    /// bytes, at least 2 MiB and at most 1 GiB: up to that, a range of pages is aligned in memory
+    /// as its first page's number is.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.shared().base()

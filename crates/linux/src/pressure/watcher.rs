@@ -45,7 +45,7 @@ const BACKOFF_MAX: u32 = 32;
 /// use pagedepot_linux::Depot;
 /// use pagedepot_linux::pressure::{Level, Monitor, Sources};
 ///
-/// let depot = Depot::new(16 << 20)?;
+/// let depot = Depot::new(16 * mib())?;
 /// let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher()?;
 /// assert_eq!(watcher.look().level, Level::None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -423,10 +423,11 @@ mod tests {
 
     use super::*;
     use crate::pressure::Monitor;
+    use crate::test_units::mib;
 
     /// Has a monitor with so many bytes of limit answer, and returns whether it calls a callback.
     fn is_called_back(limit_bytes: Option<usize>, is_rung: bool) -> bool {
-        let depot = Depot::new(16 << 20).unwrap();
+        let depot = Depot::new(16 * mib()).unwrap();
         let is_called = Arc::new(AtomicBool::new(false));
         let calls = is_called.clone();
         let callback = move |_| {
@@ -455,8 +456,8 @@ mod tests {
     /// that an earlier answer was for.
     #[test]
     fn callbacks_are_called_for_requests_at_a_ceiling_alone() {
-        assert!(is_called_back(Some(8 << 20), true));
-        assert!(!is_called_back(Some(8 << 20), false));
+        assert!(is_called_back(Some(8 * mib()), true));
+        assert!(!is_called_back(Some(8 * mib()), false));
         assert!(!is_called_back(None, false));
     }
 }
