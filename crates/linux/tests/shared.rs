@@ -261,7 +261,10 @@ fn many_pages_are_sent_and_claimed_at_once() {
     refused.clear();
     depot.drain(Scope::ALL, Mode::Full);
     depot.set_ceiling(100 * page_bytes());
-    depot.claim_pages(&sent, &mut got, |place, error| refused.push((place, error)));
+    list.clone_from(&sent);
+    list.push(SentPage::from_bits(!0));
+    depot.claim_pages(&list, &mut got, |place, error| refused.push((place, error)));
+    assert_eq!(refused.pop(), Some((count, none)));
     assert_eq!((got.len(), refused.len()), (100, count - 100));
     assert!(refused.iter().all(|(_, error)| *error == ClaimError::Ceiling));
     let rest: Vec<_> = refused.drain(..).map(|(place, _)| sent[place]).collect();

@@ -22,9 +22,11 @@
 //!   page's first frame last. No other process changes the bytes of a page whose message it does
 //!   not have, so the second step cannot fail, and the sender's slot is not used again meanwhile:
 //!   its frames are still in the table.
-//! * Of many pages, those that begin in one word and come one after another change their bytes
-//!   together, behind all their words, and all messages are got before the first page is taken. A
-//!   death in between leaves some pages with both steps done, and others as between the two.
+//! * Of many pages, those that lie in one word and come one after another change their bytes
+//!   together, behind all their words, and all messages are got before the first page is taken. The
+//!   look at their bytes comes behind all their messages, too: what it finds sent stays so, since
+//!   the claimer has the messages by then. A death in between leaves some pages with both steps
+//!   done, others as between the two, and others as before.
 //! * A survivor that takes back what a dead process had sent gets each page's message first, as a
 //!   claimer does. So it does not free a page that a live process is claiming. It reads the bytes
 //!   before the message. In between a claimer may have taken the page and sent it again, or another
@@ -51,7 +53,8 @@
 
 use std::ops::Range;
 
-use super::owners::{Owner, OwnerTable, WORD_FRAMES, in_one_word};
+use super::owners::{Owner, OwnerTable, WORD_FRAMES};
+use super::slots::SLOTS;
 use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, prefetch_write};
 
 const NUMBER: u64 = u32::MAX as u64;
@@ -61,15 +64,14 @@ const BEGINS: u64 = 1 << 48;
 const SENDER_SHIFT: u32 = 49;
 /// The largest order of a page.
 const ORDER_MAX: u32 = 10;
+/// The largest order of a page that lies in one word of the table of owners.
+const WORD_ORDER: u8 = WORD_FRAMES.ilog2() as u8;
 
 /// The word of a frame that begins a page that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token(u64);
 
 impl Token {
-    /// The word of a frame that begins no page.
-    pub const NONE: Token = Token(0);
-
     /// The word of a page that no process has claimed yet.
     pub const fn new(number: u32, order: u32, sender: usize) -> Self {
         let (order, sender) = ((order as u64) << ORDER_SHIFT, (sender as u64) << SENDER_SHIFT);
@@ -113,6 +115,75 @@ impl Token {
     }
 }
 
+/// A page on its way to another process, as a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a page that is not claimed stays taken"]
+pub struct SentPage {
+    /// The page's first frame.
+    pub(super) pfn: u32,
+    /// The number of the message.
+    pub(super) token: u32,
+    /// The slot of the sender.
+    pub(super) slot: u8,
+    pub(super) order: u8,
+}
+
+impl SentPage {
+    /// The message as a number.
+    pub const fn to_bits(self) -> u128 {
+        self.pfn as u128
+            | (self.token as u128) << 32
+            | (self.slot as u128) << 64
+            | (self.order as u128) << 72
+    }
+
+    /// The message that [`to_bits`](Self::to_bits) has given. Any number may be tried: a claim
+    /// refuses those that are no messages.
+    pub const fn from_bits(bits: u128) -> Self {
+        SentPage {
+            pfn: bits as u32,
+            token: (bits >> 32) as u32,
+            slot: (bits >> 64) as u8,
+            order: (bits >> 72) as u8,
+        }
+    }
+
+    /// The word of the page's first frame while no process has claimed it.
+    #[inline]
+    pub(super) fn unclaimed(self) -> Token {
+        Token::new(self.token, self.order.into(), self.slot.into())
+    }
+}
+
+/// Up to 64 messages, and the runs that they form. A run is pages one after another in one word of
+/// the table, of one sender and order: their owner changes by one operation. A page that fills
+/// words is a run by itself.
+pub struct Runs<'m> {
+    sent: &'m [SentPage],
+    /// The places at which runs begin.
+    starts: u64,
+    /// The places of messages of pages that the segment can have.
+    pub valid: u64,
+    /// Frames of the pages of valid messages.
+    pub frames: u32,
+    /// Whether all have one sender.
+    pub is_of_one: bool,
+}
+
+impl<'m> Runs<'m> {
+    /// Each run, and its place.
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = (usize, &'m [SentPage])> + use<'m> {
+        let (sent, mut left) = (self.sent, self.starts);
+        std::iter::from_fn(move || {
+            let place = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            let end = if left == 0 { sent.len() } else { left.trailing_zeros() as usize };
+            Some((place, sent.get(place..end)?))
+        })
+    }
+}
+
 /// The words of all frames, and the owners of the frames.
 #[derive(Clone, Copy)]
 pub struct Messages<'t> {
@@ -149,19 +220,30 @@ impl<'t> Messages<'t> {
 
     /// Sends pages of the process in the slot `sender`, and passes their messages. Pages of one
     /// word, one after another, change their owner by one operation.
-    pub fn send_many(&self, pages: &[(u32, u32)], sender: usize, mut tell: impl FnMut(u32, Token)) {
-        for run in pages.chunk_by(|one, next| is_one_word(one.0, next.0)) {
-            let Some((word, mask)) = word_of(run.iter().copied()) else {
-                for &(first, order) in run {
-                    tell(first, self.send(first, order, sender));
-                }
+    #[inline]
+    pub fn send_many(
+        &self,
+        pages: &[(u32, u32)],
+        sender: usize,
+        mut tell: impl FnMut(u32, u32, Token),
+    ) {
+        let is_small = |order: u32| order <= u32::from(WORD_ORDER);
+        let is_beside = |one: &(u32, u32), next: &(u32, u32)| {
+            is_one_word(one.0, next.0) && is_small(one.1.max(next.1))
+        };
+        for run in pages.chunk_by(is_beside) {
+            if let [(first, order)] = *run {
+                tell(first, order, self.send(first, order, sender));
                 continue;
-            };
+            }
+            let mut bytes = 0;
             for &(first, order) in run {
-                tell(first, self.write(first, order, sender));
+                bytes |= bytes_of(first, order);
+                tell(first, order, self.write(first, order, sender));
             }
             // Any: one that another process has damaged keeps no other here.
-            self.owners.change_any_in_word(word, mask, Owner::slot(sender), Owner::sent(sender));
+            let word = (run[0].0 / WORD_FRAMES) as usize;
+            self.owners.change_any_in_word(word, bytes, Owner::slot(sender), Owner::sent(sender));
         }
     }
 
@@ -212,31 +294,115 @@ impl<'t> Messages<'t> {
         self.owners.change_those(frames, Owner::sent(sender), Owner::slot(claimer))
     }
 
-    /// Takes pages whose messages the caller has got, those of one word and one sender by one
-    /// operation. Passes each with the number of frames that [`take`](Self::take) returns.
+    /// The runs of up to 64 messages. Asks for the lines of their pages.
+    #[inline]
+    pub fn runs<'m>(&self, sent: &'m [SentPage]) -> Runs<'m> {
+        let mut runs = Runs { sent, starts: 0, valid: 0, frames: 0, is_of_one: true };
+        let (mut run, mut size, mut end) = (None, 0, 0);
+        for (place, page) in sent.iter().enumerate() {
+            let own = (page.pfn / WORD_FRAMES, page.slot, page.order);
+            if run != Some(own) {
+                run = (page.order <= WORD_ORDER).then_some(own);
+                runs.starts |= 1 << place;
+                runs.is_of_one &= page.slot == sent[0].slot;
+                size = 1u32.checked_shl(page.order.into()).unwrap_or(0);
+                let is_known = u32::from(page.order) <= ORDER_MAX && usize::from(page.slot) < SLOTS;
+                // Where no page begins that ends in the segment: none is valid.
+                end = if is_known { (self.end() + 1).saturating_sub(size) } else { 0 };
+                self.prefetch(page.pfn);
+            }
+            if page.pfn < end && page.pfn & (size - 1) == 0 {
+                runs.valid |= 1 << place;
+                runs.frames += size;
+            }
+        }
+        runs
+    }
+
+    /// Gets those messages that have a bit in `wanted`, by their places, and takes no page yet.
+    /// Returns the bits of those that it got. The bytes of a run are looked at once, behind all its
+    /// messages.
+    #[inline]
+    pub fn win_many(&self, runs: &Runs<'_>, wanted: u64, claimer: usize) -> u64 {
+        let mut won = 0;
+        for (place, run) in runs.iter() {
+            won |= match *run {
+                [_] if wanted >> place & 1 == 0 => 0,
+                [page] => u64::from(self.win(page.pfn, page.unclaimed(), claimer)) << place,
+                _ => self.win_run(run, wanted >> place, claimer) << place,
+            };
+        }
+        won
+    }
+
+    #[inline]
+    fn win_run(&self, run: &[SentPage], wanted: u64, claimer: usize) -> u64 {
+        let (mut won, mut bytes) = (0, 0);
+        let (order, sender) = (run[0].order.into(), run[0].slot.into());
+        for (place, page) in run.iter().enumerate() {
+            let own = bytes_of(page.pfn, order);
+            // A second message of the same page gets none.
+            if wanted >> place & 1 == 0 || bytes & own != 0 {
+                continue;
+            }
+            let message = Token::new(page.token, order, sender);
+            if self.swap(page.pfn, message, message.claimed_by(claimer)) {
+                (won, bytes) = (won | 1 << place, bytes | own);
+            }
+        }
+        let (word, sender) = (run[0].pfn / WORD_FRAMES, Owner::sent(run[0].slot.into()));
+        let there = self.owners.bytes_in_word(word as usize, bytes, sender);
+        if there == bytes { won } else { self.put_back(run, won, there, claimer) }
+    }
+
+    /// Puts those messages of a run back whose pages are not there: the numbers were guessed.
+    /// Returns the bits of the others.
+    #[cold]
+    fn put_back(&self, run: &[SentPage], won: u64, there: u64, claimer: usize) -> u64 {
+        let mut rest = won;
+        for (place, page) in run.iter().enumerate() {
+            let own = bytes_of(page.pfn, page.order.into());
+            if won >> place & 1 == 1 && there & own != own {
+                let message = page.unclaimed();
+                self.swap(page.pfn, message.claimed_by(claimer), message);
+                rest &= !(1 << place);
+            }
+        }
+        rest
+    }
+
+    /// Takes those pages that have a bit in `won`: their messages the caller has got. Passes the
+    /// place of each, and the number of frames that [`take`](Self::take) returns.
+    #[inline]
     pub fn take_many(
         &self,
-        won: &[(u32, Token)],
+        runs: &Runs<'_>,
+        won: u64,
         claimer: usize,
-        mut tell: impl FnMut(u32, Token, u32),
+        mut tell: impl FnMut(usize, u32),
     ) {
-        let is_run = |one: &(u32, Token), next: &(u32, Token)| {
-            is_one_word(one.0, next.0) && one.1.sender() == next.1.sender()
-        };
-        for run in won.chunk_by(is_run) {
-            let Some((word, mask)) =
-                word_of(run.iter().map(|(first, token)| (*first, token.order())))
-            else {
-                for &(first, token) in run {
-                    tell(first, token, self.take(first, token.order(), token.sender(), claimer));
+        for (begin, run) in runs.iter() {
+            let won = won >> begin;
+            if let [page] = *run {
+                if won & 1 == 1 {
+                    let (order, sender) = (page.order.into(), page.slot.into());
+                    tell(begin, self.take(page.pfn, order, sender, claimer));
                 }
                 continue;
-            };
-            let (from, to) = (Owner::sent(run[0].1.sender()), Owner::slot(claimer));
-            let taken = self.owners.change_any_in_word(word, mask, from, to);
-            for &(first, token) in run {
-                let own = word_of([(first, token.order())]).map_or(0, |(_, own)| own);
-                tell(first, token, (taken & own).count_ones() / 8);
+            }
+            let is_won = |(place, _): &(usize, &SentPage)| won >> place & 1 == 1;
+            let pages = run.iter().enumerate().filter(is_won);
+            let own = |page: &SentPage| bytes_of(page.pfn, page.order.into());
+            let bytes = pages.clone().fold(0, |bytes, (_, page)| bytes | own(page));
+            let (from, to) = (Owner::sent(run[0].slot.into()), Owner::slot(claimer));
+            let word = (run[0].pfn / WORD_FRAMES) as usize;
+            let taken = self.owners.change_any_in_word(word, bytes, from, to);
+            for (place, page) in pages {
+                let frames = match taken == bytes {
+                    true => 1 << page.order,
+                    false => (taken & own(page)).count_ones() / 8,
+                };
+                tell(begin + place, frames);
             }
         }
     }
@@ -327,21 +493,16 @@ impl<'t> Messages<'t> {
     }
 }
 
-/// Whether two pages begin in one word. Of pages that have no frame in common, those lie in it.
+/// Whether two pages begin in one word.
+#[inline]
 fn is_one_word(one: u32, other: u32) -> bool {
     one / WORD_FRAMES == other / WORD_FRAMES
 }
 
-/// The word that pages lie in, and the bits of their bytes. `None`: it is not one word, or two of
-/// them have a frame in common.
-fn word_of(pages: impl IntoIterator<Item = (u32, u32)>) -> Option<(usize, u64)> {
-    let mut pages =
-        pages.into_iter().map(|(first, order)| in_one_word(&(first..first + (1 << order))));
-    let first = pages.next()??;
-    pages.try_fold(first, |(word, bytes), page| {
-        let (_, more) = page?;
-        (bytes & more == 0).then_some((word, bytes | more))
-    })
+/// The bits of the bytes of a page that lies in one word.
+#[inline]
+const fn bytes_of(first: u32, order: u32) -> u64 {
+    !0 >> (64 - (8 << order)) << (8 * (first % WORD_FRAMES))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -361,17 +522,39 @@ mod tests {
         let messages = Messages::new(zeroed_words(64), owners);
         assert!(owners.claim(Owner::slot(1), 0..64));
         let mut sent = Vec::new();
-        messages.send_many(&[(4, 2), (32, 4)], 1, |first, token| sent.push((first, token)));
+        let mut note = |pfn, order, token: Token| {
+            sent.push(SentPage { pfn, token: token.number(), slot: 1, order: order as u8 });
+        };
+        messages.send_many(&[(4, 2), (32, 4), (50, 0), (51, 0)], 1, &mut note);
         for (first, order) in [(5, 0), (33, 0)] {
-            sent.push((first, messages.write(first, order, 1)));
+            note(first, order, messages.write(first, order, 1));
         }
-        sent.sort_unstable_by_key(|(first, _)| *first);
-        let won = sent.iter().copied().filter(|&(first, token)| messages.win(first, token, 2));
+        // One twice, in one run.
+        sent.push(sent[2]);
+        sent.sort_unstable_by_key(|page| page.pfn);
+        let runs = messages.runs(&sent);
+        assert_eq!((runs.valid, runs.starts), (0x7f, 0b1_1111));
+        let won = messages.win_many(&runs, runs.valid, 2);
         let mut taken = Vec::new();
-        messages.take_many(&won.collect::<Vec<_>>(), 2, |first, _, frames| {
-            taken.push((first, frames));
-        });
-        assert_eq!(taken, [(4, 4), (5, 0), (32, 16), (33, 0)]);
+        messages.take_many(&runs, won, 2, |place, frames| taken.push((sent[place].pfn, frames)));
+        assert_eq!(taken, [(4, 4), (5, 0), (32, 16), (33, 0), (50, 1), (51, 1)]);
+    }
+
+    /// Messages that name no page of the segment, beside one that does.
+    #[test]
+    fn messages_of_no_page_are_not_valid() {
+        let (full, words) = OwnerTable::lengths(60);
+        let owners = OwnerTable::new(zeroed_words(full), zeroed_words(words));
+        let messages = Messages::new(zeroed_words(60), owners);
+        let no_slot = SLOTS as u8;
+        let sent = [(59, 0, 0), (60, 0, 0), (56, 2, 0), (56, 3, 0), (1, 1, 0), (4, 11, 0)]
+            .into_iter()
+            .chain([(4, 32, 0), (4, 255, 0), (u32::MAX, 0, 0), (4, 0, no_slot), (0, 6, 0)])
+            .map(|(pfn, order, slot)| SentPage { pfn, token: 1, slot, order });
+        let sent: Vec<_> = sent.collect();
+        let runs = messages.runs(&sent);
+        assert_eq!((runs.valid, runs.frames), (0b101, 5));
+        assert_eq!(messages.win_many(&runs, runs.valid, 2), 0);
     }
 
     /// A page that a dead process had sent is claimed and sent on, between a survivor's looks at

@@ -72,4 +72,5 @@ pub use depot::{GlobalDrain, ProcessStats, SegmentStats, SharedDepot, SharedOpti
 pub use error::SegmentError;
 pub use heirs::Inheritance;
 pub use members::{Orphans, Recovery};
-pub use sent::{ClaimError, SentPage};
+pub use messages::SentPage;
+pub use sent::ClaimError;

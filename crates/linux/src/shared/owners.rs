@@ -314,6 +314,10 @@ impl<'t> OwnerTable<'t> {
         let mut now = look(cell);
         while (now >> shift) as u8 == from.0 {
             let new = now ^ u64::from(from.0 ^ to.0) << shift;
+            if is_mutant(Mutant::StoresOwners) {
+                cell.store(new, Ordering::Release);
+                return true;
+            }
             // As in `change_in_word`.
             match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
@@ -407,6 +411,18 @@ impl<'t> OwnerTable<'t> {
         match frames.len() {
             1 => self.owner(frames.start) == Some(owner),
             _ => self.are_all(frames, owner),
+        }
+    }
+
+    /// The bytes of one word and a mask that are `owner`'s.
+    #[inline]
+    pub fn bytes_in_word(&self, word: usize, mask: u64, owner: Owner) -> u64 {
+        // Acquire: as in `take_in_word`.
+        let now = self.words.get(word).map_or(0, look);
+        if (now ^ owner.repeated()) & mask == 0 {
+            mask
+        } else {
+            filled(bytes_of(now, owner)) & mask
         }
     }
 

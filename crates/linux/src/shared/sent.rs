@@ -12,42 +12,12 @@ use std::fmt;
 use pagedepot::{Mode, Order, Pfn, Scope};
 
 use super::depot::SharedDepot;
-use super::messages::Token;
-use super::slots::{CLAIMED, SLOTS};
+use super::messages::{Runs, SentPage};
+use super::owners::WORD_FRAMES;
+use super::slots::CLAIMED;
 use super::store::Reservation;
 use crate::pages::batch::CHUNK;
 use crate::pages::page::Page;
-
-/// A page on its way to another process, as a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "a page that is not claimed stays taken"]
-pub struct SentPage {
-    pfn: u32,
-    token: u32,
-    slot: u8,
-    order: u8,
-}
-
-impl SentPage {
-    /// The message as a number.
-    pub const fn to_bits(self) -> u128 {
-        self.pfn as u128
-            | (self.token as u128) << 32
-            | (self.slot as u128) << 64
-            | (self.order as u128) << 72
-    }
-
-    /// The message that [`to_bits`](Self::to_bits) has given. Any number may be tried: a claim
-    /// refuses those that are no messages.
-    pub const fn from_bits(bits: u128) -> Self {
-        SentPage {
-            pfn: bits as u32,
-            token: (bits >> 32) as u32,
-            slot: (bits >> 64) as u8,
-            order: (bits >> 72) as u8,
-        }
-    }
-}
 
 /// The reason why a page could not be claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,11 +122,8 @@ impl SharedDepot {
     ) {
         for (nth, chunk) in sent.chunks(CHUNK).enumerate() {
             // Refused last: it may panic, and nothing is in between then.
-            let mut refusals = [None; CHUNK];
-            self.claim_chunk(chunk, pages, &mut refusals);
-            for (place, error) in refusals.into_iter().enumerate() {
-                error.into_iter().for_each(|error| refused(nth * CHUNK + place, error));
-            }
+            let refusals = self.claim_chunk(chunk, pages);
+            refusals.for_each(|place, error| refused(nth * CHUNK + place, error));
         }
     }
 
@@ -167,23 +134,27 @@ impl SharedDepot {
     /// [`ClaimError`].
     pub fn claim(&self, page: SentPage) -> Result<Page, ClaimError> {
         let (store, sender) = (self.store(), usize::from(page.slot));
-        store.segment().messages().prefetch(page.pfn);
-        let message = self.message(page)?;
-        let frames = 1 << message.order();
+        let messages = store.segment().messages();
+        if messages.runs(&[page]).valid == 0 {
+            return Err(ClaimError::NoPage);
+        }
+        if self.is_forked() {
+            return Err(ClaimError::Forked);
+        }
+        let (order, frames) = (page.order.into(), 1 << page.order);
         let room = self.room_for(frames);
         if room.blocks < frames {
             return Err(ClaimError::Ceiling);
         }
-        let messages = store.segment().messages();
-        if !messages.win(page.pfn, message, store.slot()) {
+        if !messages.win(page.pfn, page.unclaimed(), store.slot()) {
             return Err(ClaimError::Gone);
         }
         // The own count first, as in `into_shared`. Both before the page is taken: until then the
         // sender's slot is not used again.
         store.count_taken(frames.into());
         store.segment().slots().add(sender, CLAIMED, frames.into());
-        let taken = messages.take(page.pfn, message.order(), sender, store.slot());
-        self.claimed(page.pfn, message, taken)
+        let taken = messages.take(page.pfn, order, sender, store.slot());
+        self.claimed(page, taken)
     }
 
     /// Room for so many pages below the ceiling of this process, or for as many as there is. Where
@@ -205,84 +176,98 @@ impl SharedDepot {
         self.store().reserve(pages, 0)
     }
 
-    /// Claims up to 64 pages. Puts an error at the place of each that it gets no page for.
-    fn claim_chunk(
-        &self,
-        sent: &[SentPage],
-        pages: &mut Vec<Page>,
-        refusals: &mut [Option<ClaimError>; CHUNK],
-    ) {
+    /// Claims up to 64 pages. Returns the places of those that it gets no page for.
+    fn claim_chunk(&self, sent: &[SentPage], pages: &mut Vec<Page>) -> Refusals {
         let (store, segment) = (self.store(), self.store().segment());
         let (messages, slots) = (segment.messages(), segment.slots());
-        sent.iter().for_each(|page| messages.prefetch(page.pfn));
+        let mut refusals = Refusals::default();
+        if self.is_forked() {
+            refusals.forked = !0 >> (CHUNK - sent.len());
+            return refusals;
+        }
+        let runs = messages.runs(sent);
+        refusals.no_page = !0 >> (CHUNK - sent.len()) & !runs.valid;
         pages.reserve(sent.len());
-        let wanted = sent.iter().filter_map(|&page| self.message(page).ok());
-        let mut room = self.room_for(wanted.map(|message| 1 << message.order()).sum());
-        let mut left = room.blocks;
-        let (mut won, mut places, mut count) = ([(0, Token::NONE); CHUNK], [0; CHUNK], 0);
-        for (place, &page) in sent.iter().enumerate() {
-            let got = self.message(page).and_then(|message| {
-                let rest = left.checked_sub(1 << message.order()).ok_or(ClaimError::Ceiling)?;
-                let is_won = messages.win(page.pfn, message, store.slot());
-                is_won.then_some((message, rest)).ok_or(ClaimError::Gone)
-            });
-            match got {
-                Ok((message, rest)) => {
-                    (won[count], places[count], left) = ((page.pfn, message), place, rest);
-                    count += 1;
-                }
-                Err(error) => refusals[place] = Some(error),
-            }
-        }
+        let mut room = self.room_for(runs.frames);
+        let won = match room.blocks == runs.frames {
+            true => messages.win_many(&runs, runs.valid, store.slot()),
+            false => self.win_some(&runs, sent, room.blocks, &mut refusals),
+        };
+        refusals.gone = runs.valid & !won & !refusals.ceiling;
         // A child that a handler forked meanwhile takes nothing for its parent's slot.
-        let won = &won[..if self.is_forked() { 0 } else { count }];
-        let frames_of = |run: &[(u32, Token)]| run.iter().map(|one| 1i64 << one.1.order()).sum();
-        room.shrink(frames_of(won) as u64);
+        let won = if self.is_forked() { 0 } else { won };
+        let frames_of = |run: &[SentPage], won: u64| -> i64 {
+            let is_won = |(place, _): &(usize, &SentPage)| won >> place & 1 == 1;
+            run.iter().enumerate().filter(is_won).map(|(_, page)| 1 << page.order).sum()
+        };
+        let frames = if won == runs.valid { runs.frames.into() } else { frames_of(sent, won) };
+        room.shrink(frames as u64);
         // As in `claim`.
-        store.count_taken(frames_of(won));
-        for run in won.chunk_by(|one, next| one.1.sender() == next.1.sender()) {
-            slots.add(run[0].1.sender(), CLAIMED, frames_of(run));
+        store.count_taken(frames);
+        let mut place = 0;
+        let is_one = |one: &SentPage, next: &SentPage| runs.is_of_one || one.slot == next.slot;
+        for run in sent.chunk_by(is_one) {
+            let is_all = run.len() == sent.len();
+            let frames = if is_all { frames } else { frames_of(run, won >> place) };
+            if frames != 0 {
+                slots.add(run[0].slot.into(), CLAIMED, frames);
+            }
+            place += run.len();
         }
-        let mut places = places.into_iter();
-        messages.take_many(won, store.slot(), |first, message, taken| {
-            let place = places.next().expect("as many as were won");
-            match self.claimed(first, message, taken) {
+        messages.take_many(&runs, won, store.slot(), |place, taken| {
+            match self.claimed(sent[place], taken) {
                 Ok(page) => pages.push(page),
-                Err(error) => refusals[place] = Some(error),
+                Err(_) => refusals.gone |= 1 << place,
             }
         });
+        refusals
     }
 
-    /// The message of a page that was sent, as its word has it.
-    #[inline]
-    fn message(&self, page: SentPage) -> Result<Token, ClaimError> {
-        let sender = usize::from(page.slot);
-        let order = Order::new(page.order.into()).filter(|_| sender < SLOTS);
-        let order = order.ok_or(ClaimError::NoPage)?;
-        if self.is_forked() {
-            return Err(ClaimError::Forked);
+    /// Gets those of some messages that there is room for, one by one. Returns their bits.
+    #[cold]
+    fn win_some(
+        &self,
+        runs: &Runs<'_>,
+        sent: &[SentPage],
+        mut room: u32,
+        refusals: &mut Refusals,
+    ) -> u64 {
+        let (store, mut won) = (self.store(), 0);
+        let is_valid = |(place, _): &(usize, &SentPage)| runs.valid >> place & 1 == 1;
+        for (place, page) in sent.iter().enumerate().filter(is_valid) {
+            let own = 1 << place;
+            match room.checked_sub(1 << page.order) {
+                None => refusals.ceiling |= own,
+                Some(rest) => {
+                    if store.segment().messages().win_many(runs, own, store.slot()) == own {
+                        (won, room) = (won | own, rest);
+                    }
+                }
+            }
         }
-        let end = page.pfn.checked_add(order.frames()).ok_or(ClaimError::NoPage)?;
-        if !Pfn::new(page.pfn).is_aligned(order) || end > self.store().segment().layout().frames {
-            return Err(ClaimError::NoPage);
-        }
-        Ok(Token::new(page.token, order.get(), sender))
+        won
     }
 
     /// A page of which so many frames are this process's now, and counted all.
-    fn claimed(&self, first: u32, message: Token, taken: u32) -> Result<Page, ClaimError> {
-        let order = Order::new(message.order()).ok_or(ClaimError::NoPage)?;
+    #[inline]
+    fn claimed(&self, page: SentPage, taken: u32) -> Result<Page, ClaimError> {
+        let order = Order::new(page.order.into()).ok_or(ClaimError::NoPage)?;
         if taken != order.frames() {
-            // The table is damaged. What was taken is this process's until it ends; other frames of
-            // the page may be others' pages, or its own.
-            let (store, missing) = (self.store(), i64::from(order.frames() - taken));
-            store.segment().slots().add(message.sender(), CLAIMED, -missing);
-            store.count_taken(-missing);
-            return Err(ClaimError::Gone);
+            return Err(self.claimed_in_part(page, taken));
         }
         // SAFETY: the frames are this process's now, and no other value has them: the page that
         // they were was given up by `into_shared` or `send_pages`.
-        Ok(unsafe { Page::from_raw(self, Pfn::new(first), order) })
+        Ok(unsafe { Page::from_raw(self, Pfn::new(page.pfn), order) })
+    }
+
+    /// Corrects the counts where the table is damaged. The frames that were taken are this
+    /// process's until it ends; other frames of the page may be others' pages, or its own.
+    #[cold]
+    fn claimed_in_part(&self, page: SentPage, taken: u32) -> ClaimError {
+        let (store, missing) = (self.store(), (1 << page.order) - i64::from(taken));
+        store.segment().slots().add(page.slot.into(), CLAIMED, -missing);
+        store.count_taken(-missing);
+        ClaimError::Gone
     }
 
     /// Whether this process is a forked child of the one that joined.
@@ -299,6 +284,35 @@ impl SharedDepot {
     pub fn set_ceiling(&self, bytes: usize) {
         if !self.is_forked() {
             self.store().set_ceiling(bytes);
+        }
+    }
+}
+
+/// The places of messages that a claim has got no page for, a bit each, by the reason.
+#[derive(Default)]
+struct Refusals {
+    forked: u64,
+    no_page: u64,
+    ceiling: u64,
+    gone: u64,
+}
+
+impl Refusals {
+    /// Passes each place, in ascending order.
+    fn for_each(&self, mut tell: impl FnMut(usize, ClaimError)) {
+        let mut left = self.forked | self.no_page | self.ceiling | self.gone;
+        while left != 0 {
+            let (place, bit) = (left.trailing_zeros() as usize, left & left.wrapping_neg());
+            left &= left - 1;
+            tell(
+                place,
+                match bit {
+                    _ if self.forked & bit != 0 => ClaimError::Forked,
+                    _ if self.no_page & bit != 0 => ClaimError::NoPage,
+                    _ if self.ceiling & bit != 0 => ClaimError::Ceiling,
+                    _ => ClaimError::Gone,
+                },
+            );
         }
     }
 }
@@ -332,12 +346,19 @@ impl Outbox<'_> {
         }
         let (store, sent) = (self.depot.store(), &mut *self.sent);
         let messages = store.segment().messages();
-        pages.iter().for_each(|(first, _)| messages.prefetch(*first));
+        let mut line = u32::MAX;
+        for &(first, _) in pages {
+            if first / WORD_FRAMES != line {
+                line = first / WORD_FRAMES;
+                messages.prefetch(first);
+            }
+        }
         sent.reserve(pages.len());
         // First, as in `into_shared`.
         store.count_sent(pages.iter().map(|(_, order)| 1 << order).sum());
-        messages.send_many(pages, store.slot(), |pfn, token| {
-            let (slot, order) = (store.slot() as u8, token.order() as u8);
+        let slot = store.slot() as u8;
+        messages.send_many(pages, store.slot(), |pfn, order, token| {
+            let order = order as u8;
             sent.push(SentPage { pfn, token: token.number(), slot, order });
         });
     }

@@ -58,6 +58,8 @@ pub enum Mutant {
     LooksForFreeEarly,
     /// A thread that is to leave marks runs wakers.
     WakesUnderLocks,
+    /// A frame's owner changes by a store of its word.
+    StoresOwners,
     /// A claim reads the message's word, and does not put its slot there.
     SharesMessages,
     /// A burier puts a message back before it looks whether the page is unchanged.

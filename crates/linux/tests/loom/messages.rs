@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::shared::messages::{Messages, Token};
+use crate::shared::messages::{Messages, SentPage, Token};
 use crate::shared::owners::{Owner, OwnerSet, OwnerTable};
 use crate::system::prim::{AtomicU64, Mutant, Ordering};
 use crate::{MUTANT, explore_looks, spawn};
@@ -123,33 +123,94 @@ fn a_guess_gets_a_page_that_was_sent_or_nothing() {
     });
 }
 
-/// Two pages of one word, sent together, and two receivers that claim both, in either order.
+/// The message of a page, as its receiver has it.
+fn message(first: u32, token: Token) -> SentPage {
+    let number = u128::from(first) | u128::from(token.number()) << 32;
+    SentPage::from_bits(number | (token.sender() as u128) << 64 | u128::from(token.order()) << 72)
+}
+
+/// A segment in which pages of the word behind that of the page were sent together, and their
+/// messages.
+fn segment_with_many<const N: usize>(pages: [(u32, u32); N]) -> (Arc<Segment>, [SentPage; N]) {
+    let (segment, _) = Segment::new();
+    let mut sent = Vec::new();
+    // The frames of the page that `new` has sent are left out.
+    segment.words[2].store(0xffff_ffff_0101_0101, Ordering::Relaxed);
+    let note = |first, _, token| sent.push(message(first, token));
+    segment.messages().send_many(&pages, SENDER, note);
+    (segment, sent.try_into().expect("as many as were sent"))
+}
+
+impl Segment {
+    /// Claims pages together. Returns how many it got.
+    fn claim_many(&self, sent: &[SentPage], claimer: usize) -> u32 {
+        let messages = self.messages();
+        let runs = messages.runs(sent);
+        let won = messages.win_many(&runs, runs.valid, claimer);
+        let mut frames = 0;
+        messages.take_many(&runs, won, claimer, |_, taken| {
+            assert!(taken > 0, "a claim that is won takes the page");
+            frames += taken;
+        });
+        assert!(frames >= won.count_ones());
+        won.count_ones()
+    }
+}
+
+/// Pages of one word, sent together, and two receivers that claim all, in either order.
 #[test]
 fn each_of_many_messages_gets_its_page_once() {
     explore_looks(|| {
-        let (segment, _) = Segment::new();
-        let mut sent = Vec::new();
-        // The frames of the page that `new` has sent are left out.
-        segment.words[2].store(0xffff_ffff_0101_0101, Ordering::Relaxed);
-        let pages = [(16, 1), (18, 0), (19, 0)];
-        segment.messages().send_many(&pages, SENDER, |first, token| sent.push((first, token)));
-        let sent = [sent[0], sent[1], sent[2]];
-        let claim = |segment: &Segment, list: [(u32, Token); 3], claimer| {
-            let messages = segment.messages();
-            let won =
-                list.into_iter().filter(|&(first, token)| messages.win(first, token, claimer));
-            let won: Vec<_> = won.collect();
-            messages
-                .take_many(&won, claimer, |_, token, taken| assert_eq!(taken, 1 << token.order()));
-            won.len()
-        };
+        let (segment, sent) = segment_with_many([(16, 1), (18, 0), (19, 0)]);
         let [one, two, three] = sent;
-        let other = spawn(&segment, move |segment| claim(segment, [three, one, two], ONE));
-        let count = claim(&segment, sent, TWO) + other.join().unwrap();
+        let other = spawn(&segment, move |segment| segment.claim_many(&[three, one, two], ONE));
+        let count = segment.claim_many(&sent, TWO) + other.join().unwrap();
         assert_eq!(count, 3, "each is claimed once");
         let owners = segment.owners();
         assert_eq!(owners.count().of(Owner::sent(SENDER)), u64::from(FRAMES));
         assert_eq!(owners.count_free(), 0);
+    });
+}
+
+/// A claimer of two pages of one word has died behind so many of its steps: two messages, then both
+/// pages at once. A survivor buries it, while another process claims both.
+#[test]
+fn a_claimer_of_many_that_dies_leaves_pages_that_are_free_or_can_be_claimed() {
+    for steps in 0..4 {
+        explore_looks(move || {
+            let (segment, sent) = segment_with_many([(18, 0), (19, 0)]);
+            let messages = segment.messages();
+            let runs = messages.runs(&sent);
+            let got = [0, 1, 3, 3][steps];
+            assert_eq!(messages.win_many(&runs, got, ONE), got);
+            if steps == 3 {
+                messages.take_many(&runs, got, ONE, |_, taken| assert_eq!(taken, 1));
+            }
+            let claim = spawn(&segment, move |segment| segment.claim_many(&sent, TWO));
+            let freed = segment.bury(ONE, THREE);
+            let claimed = claim.join().unwrap() + segment.claim_many(&sent, TWO);
+            assert_eq!(freed, if steps == 3 { 2 } else { 0 });
+            assert_eq!(u64::from(claimed) + freed, 2, "each is free, or was claimed once");
+            assert_eq!(segment.owners().count_free(), freed);
+        });
+    }
+}
+
+/// Two pages of one word are being sent while one of their numbers is guessed, beside a message of
+/// the other. The guess gets a page that was sent, or nothing, and the messages get the rest.
+#[test]
+fn a_guess_among_many_messages_takes_no_page_that_was_not_sent() {
+    explore_looks(|| {
+        let (segment, sent) = segment_with_many([(18, 0), (19, 0)]);
+        assert_eq!(segment.claim_many(&sent, SENDER), 2);
+        let next = |page: SentPage| SentPage::from_bits(page.to_bits() + (1 << 32));
+        let next = [next(sent[0]), next(sent[1])];
+        let guess = spawn(&segment, move |segment| segment.claim_many(&next, ONE));
+        segment.messages().send_many(&[(18, 0), (19, 0)], SENDER, |first, _, token| {
+            assert!(next.contains(&message(first, token)));
+        });
+        let got = guess.join().unwrap();
+        assert_eq!(got + segment.claim_many(&next, TWO), 2);
     });
 }
 

@@ -1,6 +1,6 @@
 //! The table of owners of a segment, with frames that are freed while another process searches.
 //!
-//! 1. No frame has two owners.
+//! 1. No frame has two owners, and no change of one is lost beside a change of another.
 //! 2. At rest, a search finds each frame that is free.
 
 use std::sync::Arc;
@@ -49,6 +49,37 @@ impl Segment {
     fn put(&self, owner: Owner, frame: u32) {
         self.table().put_all(owner, groups_of(frame..frame + 1), |_, _| panic!("its owner"));
     }
+}
+
+/// Two frames of one word: each goes on to another owner, and two processes want the second. Frames
+/// that change alone change no other, and one process gets each.
+fn frames_change_alone() {
+    explore_looks(|| {
+        let segment = Segment::new(ME);
+        let change =
+            |segment: &Segment, frame: u32, to| segment.table().change(frame..frame + 1, ME, to);
+        let other = spawn(&segment, move |segment| {
+            (change(segment, 0, Owner::sent(0)), change(segment, 1, YOU))
+        });
+        let got = segment.table().change_those(1..2, ME, THIRD);
+        let (is_sent, is_taken) = other.join().unwrap();
+        assert!(is_sent && segment.table().owner(0) == Some(Owner::sent(0)), "a change is lost");
+        assert_eq!(got + u32::from(is_taken), 1, "one of two gets a frame");
+        let owner = if is_taken { YOU } else { THIRD };
+        assert_eq!(segment.table().owner(1), Some(owner));
+    });
+}
+
+#[test]
+fn a_frame_that_changes_alone_changes_once() {
+    frames_change_alone();
+}
+
+#[test]
+#[should_panic(expected = "a change is lost")]
+fn a_frame_must_change_by_an_exchange_of_its_word() {
+    MUTANT.set(Some(Mutant::StoresOwners));
+    frames_change_alone();
 }
 
 /// One process frees a frame while another finds the group full.
