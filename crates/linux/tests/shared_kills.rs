@@ -400,6 +400,8 @@ fn at_each_instruction(name: &str, prepare: Prepare) {
         let place = format!("{name}, killed behind instruction {}", at + 1);
         let beside = stay_alive_beside(&depot, tracee.process(), &place);
         drop(tracee);
+        // Before anything is recovered: a message that the dead process had begun to claim is gone.
+        sent.into_iter().for_each(|sent| drop(depot.claim(sent)));
         let recovered = depot.recover(Orphans::GoBack);
         assert!(recovered.processes >= 1, "{place}: {recovered:?}");
         for sent in beside {

@@ -36,10 +36,10 @@
 //!   not the dead sender's any more.
 //! * A claimer that dies between the steps leaves its slot in the word, and the first frame's byte
 //!   as it was: a burial finds it ([`Messages::return_claims`]). The burier puts its own slot into
-//!   the word, so of several buriers one goes on, and if that one dies, its burial does. A page
-//!   whose bytes are all unchanged can be claimed again, by the same message. Of one whose bytes
-//!   are changed in part (an order that fills more than a word), the rest is freed, as the burial
-//!   frees the dead claimer's part.
+//!   the word, so of several buriers one goes on, and if that one dies, its burial does. The claim
+//!   is ended and not undone: to others it has said that the message is gone, for good as far as
+//!   they know. What the claimer has not changed of the page is freed, as the burial frees the part
+//!   that it has.
 //! * By then the live sender may have sent again what the burial of the dead claimer, or of a dead
 //!   burier, has freed of such a page. So the rest is told by its place. Claimers and buriers
 //!   change a page's last words first: the rest are its first words, up to the first one that is
@@ -47,7 +47,8 @@
 //!   behind the rest, so the first word behind it begins a page if it is the sender's as a whole.
 //!   No word of the rest does: the sender has written so before it sent the page.
 //! * A claimer that has guessed the number of a page that is just being sent, and dies before it
-//!   puts the word back, loses that page for as long as its sender lives.
+//!   puts the word back, frees what has been sent of that page, or loses it for as long as its
+//!   sender lives.
 //!
 //! Explored by `tests/loom/messages.rs`.
 
@@ -407,8 +408,8 @@ impl<'t> Messages<'t> {
         }
     }
 
-    /// Ends the claims of processes that have died. Returns the number of frames that were freed.
-    /// Comes before the frames of these processes are freed.
+    /// Ends the claims of processes that have died: frees what they have not taken of the pages.
+    /// Returns the number of frames. Comes before the frames of these processes are freed.
     pub fn return_claims(&self, is_dead: impl Fn(usize) -> bool, burier: usize) -> u64 {
         let mut freed = 0;
         self.owners.for_each_sent(|first, owner| {
@@ -418,18 +419,8 @@ impl<'t> Messages<'t> {
             if !is_left || !self.swap(first, token, token.claimed_by(burier)) {
                 return;
             }
-            let rest = self.rest(frames.clone(), owner);
-            // Release: pairs with the Acquire of `win`.
-            let put_back =
-                || self.tokens[first as usize].store(token.unclaimed().0, Ordering::Release);
-            if is_mutant(Mutant::ReturnsEarly) && rest == frames {
-                put_back();
-            }
-            if rest == frames && self.owners.is_all(rest.clone(), owner) {
-                put_back();
-            } else {
-                freed += u64::from(self.owners.change_those(rest, owner, Owner::FREE));
-            }
+            let rest = self.rest(frames, owner);
+            freed += u64::from(self.owners.change_those(rest, owner, Owner::FREE));
         });
         freed
     }

@@ -62,8 +62,6 @@ pub enum Mutant {
     StoresOwners,
     /// A claim reads the message's word, and does not put its slot there.
     SharesMessages,
-    /// A burier puts a message back before it looks whether the page is unchanged.
-    ReturnsEarly,
     /// A burier looks at the bytes of a page alone, and not where pages were sent again.
     OverlooksSent,
     /// A burier that takes back what a dead process had sent gets messages of any sender.
