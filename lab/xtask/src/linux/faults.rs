@@ -1,7 +1,7 @@
 //! The lines of Linux's log that say that the kernel is at fault.
 
 /// Words of the kernel's log that a sound kernel does not say.
-const FAULTS: [&str; 15] = [
+const FAULTS: [&str; 16] = [
     "WARNING:",
     "BUG:",
     // Of BUG(), with and without the file's name; then the trap by which it is raised.
@@ -20,6 +20,7 @@ const FAULTS: [&str; 15] = [
     "register non-static key",
     // Of RCU: by the CPU itself, or by another one.
     "detected stall",
+    "detected expedited stall",
     "keeps its lists",
 ];
 
@@ -42,6 +43,7 @@ mod tests {
         assert!(is_fault("[    1.0] Kernel panic - not syncing: pagedepot panicked"));
         assert!(is_fault("[  310.0] rcu: INFO: rcu_sched self-detected stall on CPU"));
         assert!(is_fault("[  310.0] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"));
+        assert!(is_fault("[  310.0] rcu: INFO: rcu_sched detected expedited stalls on CPUs"));
         assert!(is_fault("[    1.0] INFO: trying to register non-static key."));
         assert!(is_fault("[    1.0] [ BUG: Invalid wait context ]"));
         assert!(!is_fault("[    1.0] Out of memory: Killed process 3 (init)"));
