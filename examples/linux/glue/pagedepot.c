@@ -537,6 +537,15 @@ static __always_inline bool depot_is_for_lists(unsigned long pfn, fpi_t fpi_flag
 	return depot_is_beyond(pfn) || unlikely(fpi_flags & DEPOT_FPI_NOLOCK);
 }
 
+/* As free_frozen_page_commit() does: where other nodes serve, direct reclaim may never do it. */
+static void depot_wake_hopeless(pg_data_t *pgdat)
+{
+#if DEPOT_SINCE(7, 0)
+	if (kswapd_test_hopeless(pgdat) && next_memory_node(pgdat->node_id) < MAX_NUMNODES)
+		kswapd_clear_hopeless(pgdat, KSWAPD_CLEAR_HOPELESS_PCP);
+#endif
+}
+
 static noinline void depot_free_slow(struct depot *depot, struct zone *zone, struct page *page,
 				     unsigned long pfn, unsigned int order, int migratetype,
 				     fpi_t fpi_flags)
@@ -545,8 +554,10 @@ static noinline void depot_free_slow(struct depot *depot, struct zone *zone, str
 	    depot_free(depot, pfn, order, migratetype)) {
 #if DEPOT_SINCE(6, 7)
 		if (test_bit(ZONE_BELOW_HIGH, &zone->flags) &&
-		    zone_watermark_ok(zone, 0, high_wmark_pages(zone), ZONE_MOVABLE, 0))
+		    zone_watermark_ok(zone, 0, high_wmark_pages(zone), ZONE_MOVABLE, 0)) {
 			clear_bit(ZONE_BELOW_HIGH, &zone->flags);
+			depot_wake_hopeless(zone->zone_pgdat);
+		}
 #endif
 		return;
 	}
