@@ -650,6 +650,18 @@ static unsigned long depot_pages(struct depot *depot, unsigned int migratetype,
 	return pfns[0] != DEPOT_NONE;
 }
 
+/* Pages to ask for at once: no more than an array has empty places for from here on. */
+static int depot_places_left(struct page **array, int from, int nr_pages)
+{
+	int places = 0;
+
+	if (!array)
+		return min(nr_pages - from, DEPOT_MANY);
+	for (; from < nr_pages && places < DEPOT_MANY; from++)
+		places += !array[from];
+	return places;
+}
+
 /*
  * For bulk allocation: pages into the empty places of an array, or onto a list, by one call a
  * magazine.
@@ -670,7 +682,7 @@ static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc
 			continue;
 		}
 		if (next == have) {
-			int wanted = min(nr_pages - *nr_populated, DEPOT_MANY);
+			int wanted = depot_places_left(array, *nr_populated, nr_pages);
 
 			have = depot_pages(depot, ac->migratetype, alloc_flags, pfns, wanted);
 			next = 0;
@@ -691,9 +703,6 @@ static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc
 			array[*nr_populated] = page;
 		(*nr_populated)++;
 	}
-	/* An array may have had fewer places behind the first than were counted. */
-	while (unlikely(next < have))
-		depot_free(depot, pfns[next++], 0, ac->migratetype);
 	if (nr_account) {
 		__count_zid_vm_events(PGALLOC, zone_idx(zone), nr_account);
 		zone_statistics(zonelist_zone(ac->preferred_zoneref), zone, nr_account);
