@@ -735,42 +735,53 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
 }
 
 /*
- * Drains all CPUs in a zone, or in all zones (NULL). Isolated ones, which a full drain leaves
- * alone, are asked. A zone without a depot has lists.
+ * Drains all CPUs in a zone. A full drain leaves isolated ones alone, and asks them: returns how
+ * many have not answered.
  */
+static u64 depot_drain_zone(struct zone *zone, struct depot *depot, enum depot_mode mode)
+{
+	struct depot_drained done;
+	u64 pending = 0;
+
+	/* Or CPUs that were drained refill from it, also with pages that are isolated now. */
+	if (mode == DEPOT_FULL)
+		depot_shelf_drain(zone, depot);
+	depot_drain(depot, DEPOT_NONE, mode, &done);
+	depot_note(&done);
+	if (mode == DEPOT_FULL && done.isolated_cpus) {
+		depot_drain(depot, DEPOT_NONE, DEPOT_HANDOVER, &done);
+		depot_note(&done);
+		pending = done.pending_cpus;
+	}
+	depot_shelf_drain(zone, depot);
+	return pending;
+}
+
+/* Drains all CPUs in a zone, or in all zones (NULL). A zone without a depot has lists. */
 static void depot_drain_zones(struct zone *only, enum depot_mode mode)
 {
+	int cpu, pending_zones = 0;
 	struct zone *zone;
-	int cpu;
 
 	for_each_populated_zone(zone) {
 		struct depot *depot = zone_depot(zone);
-		struct depot_drained done;
 
 		if (only && zone != only)
 			continue;
-		if (!depot) {
+		if (depot)
+			pending_zones += !!depot_drain_zone(zone, depot, mode);
+		else
 			for_each_online_cpu(cpu)
 				drain_pages_zone(cpu, zone);
-			continue;
-		}
-		/* Or CPUs that were drained refill from it, also with pages that are isolated now. */
-		if (mode == DEPOT_FULL)
-			depot_shelf_drain(zone, depot);
-		depot_drain(depot, DEPOT_NONE, mode, &done);
-		depot_note(&done);
-		if (mode == DEPOT_FULL && done.isolated_cpus) {
-			depot_drain(depot, DEPOT_NONE, DEPOT_HANDOVER, &done);
-			depot_note(&done);
-			/* Most real-time tasks are short, and others are in a tick before long. */
-			if (IS_ENABLED(CONFIG_PREEMPT_RT) && done.pending_cpus) {
-				schedule_timeout_uninterruptible(2);
-				depot_drain(depot, DEPOT_NONE, DEPOT_QUIET, &done);
-				depot_note(&done);
-			}
-		}
-		depot_shelf_drain(zone, depot);
 	}
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT) || !pending_zones)
+		return;
+	/*
+	 * Most real-time tasks are short, and others are in a tick before long, which hands over what
+	 * is of one zone. One sleep is for all zones, and no longer where there are many.
+	 */
+	schedule_timeout_uninterruptible(1 + min(pending_zones, 3));
+	depot_drain_zones(only, DEPOT_QUIET);
 }
 
 void depot_ask_all(void)
@@ -791,12 +802,12 @@ static void depot_note_tick(u64 began_ns)
 
 /*
  * For update_process_times(), in a tick that came above user mode: a task that does not allocate
- * hands over here. In idle, and in user mode without a tick, the drainer takes what it asked for.
+ * hands over here, of one zone in a tick. In idle, and in user mode without a tick, the drainer
+ * takes what it asked for.
  */
 void depot_tick(void)
 {
 	u64 began_ns = IS_ENABLED(CONFIG_PREEMPT_RT) ? local_clock() : 0;
-	bool has_handed = false;
 	struct zone *zone;
 
 	if (!static_branch_unlikely(&pagedepot_on))
@@ -804,11 +815,12 @@ void depot_tick(void)
 	for_each_populated_zone(zone) {
 		struct depot *depot = zone_depot(zone);
 
-		if (depot)
-			has_handed |= depot_hand_over(depot);
+		if (!depot || !depot_hand_over(depot))
+			continue;
+		if (IS_ENABLED(CONFIG_PREEMPT_RT))
+			depot_note_tick(began_ns);
+		return;
 	}
-	if (IS_ENABLED(CONFIG_PREEMPT_RT) && has_handed)
-		depot_note_tick(began_ns);
 }
 
 /*
