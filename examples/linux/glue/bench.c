@@ -551,6 +551,19 @@ static u64 left_in(struct zone *zone, u64 *passing)
 	*passing += seen > left ? seen - left : 0;
 	return left;
 }
+
+/* Pages of magazines in the caches of a depot, or in the hands of tasks that were preempted. */
+static u64 charged_in(struct zone *zone)
+{
+	struct depot *depot = zone_depot(zone);
+	u64 charged = 0;
+	int cpu;
+
+	if (depot)
+		for_each_possible_cpu(cpu)
+			charged += depot_charged(depot, cpu);
+	return charged;
+}
 #endif
 
 /* Caches disabled, for so long each time: nothing may be cached, nor become so. */
@@ -564,7 +577,7 @@ static void disable(int rounds, int ms)
 
 		for_each_populated_zone(zone) {
 			zone_pcp_disable(zone);
-			left += left_in(zone, &passing);
+			left += left_in(zone, &passing) + charged_in(zone);
 			fill_here(NULL);
 			msleep(ms);
 			left += left_in(zone, &passing);

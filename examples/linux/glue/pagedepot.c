@@ -890,18 +890,67 @@ static bool depot_drain_all(struct zone *only, bool force)
 	return true;
 }
 
-/* Before a task is killed for memory, what fronts hold is taken too. */
+/*
+ * Before a task is killed for memory, what fronts hold is taken too. All who are out of memory wait
+ * for this one, so it waits for no other full drain, nor for a turn of zone_pcp_disable().
+ */
 static void depot_before_oom(void)
 {
-	if (static_branch_unlikely(&pagedepot_on))
-		depot_drain_all(NULL, true);
+	if (!static_branch_unlikely(&pagedepot_on) || !mutex_trylock(&pcpu_drain_mutex))
+		return;
+	depot_drain_zones(NULL, DEPOT_FULL);
+	mutex_unlock(&pcpu_drain_mutex);
+}
+
+/* Whether a magazine of a zone is in a cache of a CPU, or in the hands of a task. */
+static bool depot_has_charged(struct depot *depot)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		if (depot_charged(depot, cpu))
+			return true;
+	return false;
+}
+
+/*
+ * Takes the caches of all CPUs away. It waits for tasks that were preempted while they handed over,
+ * which open their CPU's gate behind them, and for tasks that were preempted with magazines of the
+ * caches in hand: a magazine is charged to a CPU from before it is in a front until its pages are
+ * in the zone or on the shelf, or handed over. Two kinds of tasks are not waited for: a drainer
+ * that was preempted with what others handed over; and a task that found a gate open and was
+ * preempted before it was charged, which takes pages from the zone, uses one and gives the others
+ * back.
+ *
+ * Other drains may run while this sleeps: the gates that it has closed stay closed.
+ */
+static void depot_close_all(struct depot *depot)
+{
+	/* With pcp_batch_high_lock. */
+	static cpumask_t open;
+	struct depot_drained done;
+	int cpu;
+
+	cpumask_copy(&open, cpu_possible_mask);
+	for (;;) {
+		mutex_lock(&pcpu_drain_mutex);
+		for_each_cpu(cpu, &open) {
+			depot_retire_cpu(depot, cpu, &done);
+			depot_note(&done);
+			if (!done.busy_cpus)
+				cpumask_clear_cpu(cpu, &open);
+		}
+		mutex_unlock(&pcpu_drain_mutex);
+		if (cpumask_empty(&open) && !depot_has_charged(depot))
+			return;
+		msleep(1);
+	}
 }
 
 /* For zone_pcp_disable() and zone_pcp_enable(), which exclude each other. */
 static void depot_zone_disable(struct zone *zone, bool disable)
 {
 	struct depot *depot = zone_depot(zone);
-	struct depot_drained done;
 	int cpu;
 
 	if (!depot)
@@ -912,17 +961,8 @@ static void depot_zone_disable(struct zone *zone, bool disable)
 		depot_shelf_close(zone, depot, false);
 		return;
 	}
-	mutex_lock(&pcpu_drain_mutex);
-	for (;;) {
-		depot_disable(depot, &done);
-		depot_note(&done);
-		if (!done.busy_cpus)
-			break;
-		/* A task that was asked hands over, and is preempted. It opens the gate behind it. */
-		msleep(1);
-	}
+	depot_close_all(depot);
 	depot_shelf_close(zone, depot, true);
-	mutex_unlock(&pcpu_drain_mutex);
 }
 
 /*

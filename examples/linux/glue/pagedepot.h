@@ -50,12 +50,12 @@ u32 depot_alloc(struct depot *depot, u32 order, u32 migratetype, u32 alloc_flags
 bool depot_free(struct depot *depot, u32 pfn, u32 order, u32 migratetype);
 void depot_drain(struct depot *depot, u32 cpu, u32 mode, struct depot_drained *done);
 bool depot_hand_over(struct depot *depot);
-void depot_disable(struct depot *depot, struct depot_drained *done);
 void depot_retire_cpu(struct depot *depot, u32 cpu, struct depot_drained *done);
 void depot_restore_cpu(struct depot *depot, u32 cpu);
 void depot_set_limits(struct depot *depot, u32 high_min, u32 high_max, u32 batch);
 u64 depot_decay(struct depot *depot);
 u64 depot_cached(struct depot *depot, u32 cpu);
+u64 depot_charged(struct depot *depot, u32 cpu);
 u64 depot_high(struct depot *depot, u32 cpu);
 bool depot_validate(struct depot *depot, u64 *cached_pages);
 

@@ -313,13 +313,7 @@ pub extern "C" fn depot_hand_over(depot: &Depot) -> bool {
     depot.allocator.cpu_caches().hand_over()
 }
 
-/// Takes the caches of all CPUs away; each has none until [`depot_restore_cpu`].
-#[unsafe(no_mangle)]
-pub extern "C" fn depot_disable(depot: &Depot, done: &mut Done) {
-    *done = depot.allocator.cpu_caches().disable().into();
-}
-
-/// Takes the caches of a CPU that went away.
+/// Takes the caches of a CPU away; it has none until [`depot_restore_cpu`].
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_retire_cpu(depot: &Depot, cpu: u32, done: &mut Done) {
     *done = depot.allocator.cpu_caches().retire(CpuId::new(cpu)).into();
@@ -351,6 +345,13 @@ pub extern "C" fn depot_decay(depot: &Depot) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_cached(depot: &Depot, cpu: u32) -> u64 {
     depot.allocator.cpu_stats(CpuId::new(cpu), ZONE).map_or(0, |stats| stats.cached_pages())
+}
+
+/// Pages that the magazines of a CPU hold at most: those in its caches, and those that a task there
+/// has in hand.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_charged(depot: &Depot, cpu: u32) -> u64 {
+    depot.allocator.cpu_stats(CpuId::new(cpu), ZONE).map_or(0, |stats| stats.charged_pages)
 }
 
 /// The number of pages that a CPU may cache now: Linux's `pcp->high`.
