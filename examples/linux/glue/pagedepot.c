@@ -117,7 +117,8 @@ static __always_inline bool depot_is_beyond(unsigned long pfn)
  *   between waits, before it runs, or when it is dead. Who enables gives caches to all that are
  *   here; a CPU that waited to come then gets those of all zones.
  * - A zone gets its depot at boot, by the only CPU, or in online_pages(), under cpus_read_lock().
- *   From then on its caches follow, also while it has no memory.
+ *   From then on its caches follow, also while it has no memory, but for those of a node that is
+ *   offline: they follow when the node is back (depot_follow_all()).
  */
 static struct cpumask depot_cpus;
 unsigned long depot_graces;
@@ -965,13 +966,25 @@ static void depot_zone_disable(struct zone *zone, bool disable)
 	depot_shelf_close(zone, depot, true);
 }
 
+/* Has the caches of a CPU in a zone follow depot_cpus. */
+static void depot_follow(struct depot *depot, unsigned int cpu)
+{
+	struct depot_drained done;
+
+	if (cpumask_test_cpu(cpu, &depot_cpus)) {
+		depot_restore_cpu(depot, cpu);
+		return;
+	}
+	depot_retire_cpu(depot, cpu, &done);
+	depot_note(&done);
+}
+
 /*
  * For page_alloc_cpu_dead() and page_alloc_cpu_online(), which have the zones' limits follow under
  * the same lock; see depot_cpus. A drain that has the gate of a CPU which is gone ends first.
  */
 static void depot_cpu(unsigned int cpu, bool online)
 {
-	struct depot_drained done;
 	struct zone *zone;
 
 	mutex_lock(&pcp_batch_high_lock);
@@ -980,18 +993,9 @@ static void depot_cpu(unsigned int cpu, bool online)
 		cpumask_set_cpu(cpu, &depot_cpus);
 	else
 		cpumask_clear_cpu(cpu, &depot_cpus);
-	for_each_zone(zone) {
-		struct depot *depot = zone_depot(zone);
-
-		if (!depot)
-			continue;
-		if (online) {
-			depot_restore_cpu(depot, cpu);
-		} else {
-			depot_retire_cpu(depot, cpu, &done);
-			depot_note(&done);
-		}
-	}
+	for_each_zone(zone)
+		if (zone_depot(zone))
+			depot_follow(zone->depot, cpu);
 	mutex_unlock(&pcpu_drain_mutex);
 	mutex_unlock(&pcp_batch_high_lock);
 }
@@ -1074,6 +1078,19 @@ static int __init depot_parse(char *str)
 }
 early_param("pagedepot", depot_parse);
 
+/* CPUs came and went without a zone while its node was offline. */
+static void __meminit depot_follow_all(struct depot *depot)
+{
+	int cpu;
+
+	mutex_lock(&pcp_batch_high_lock);
+	mutex_lock(&pcpu_drain_mutex);
+	for_each_possible_cpu(cpu)
+		depot_follow(depot, cpu);
+	mutex_unlock(&pcpu_drain_mutex);
+	mutex_unlock(&pcp_batch_high_lock);
+}
+
 /* For setup_zone_pageset(): before the zone gets its limits. */
 static void __meminit depot_setup_zone(struct zone *zone)
 {
@@ -1083,15 +1100,18 @@ static void __meminit depot_setup_zone(struct zone *zone)
 	 */
 	u32 high = max_t(unsigned long, depot_zone_pages(zone) / 8 / num_possible_cpus(), 1024);
 	unsigned long end_pfn = max_t(unsigned long, max_pfn, max_possible_pfn);
-	struct depot_drained done;
 	struct depot *depot;
 	size_t bytes;
 	void *memory;
-	int cpu, context, order, mt;
+	int context, order, mt;
 
 	depot_setup_rival(zone);
-	if (depot_is_off || zone->depot)
+	if (depot_is_off)
 		return;
+	if (zone->depot) {
+		depot_follow_all(zone->depot);
+		return;
+	}
 	if (!depot_has_sequences(DEPOT_GATES_AT, DEPOT_POP_STEP, DEPOT_PUSH_STEP)) {
 		pr_warn("pagedepot: zone %s keeps its lists: the library has other sequences\n",
 			zone->name);
@@ -1120,9 +1140,7 @@ static void __meminit depot_setup_zone(struct zone *zone)
 				depot_fronts[context][order][mt] = depot_front(depot, context, order, mt);
 	/* Before the zone has been given limits there is nothing for it to cache. */
 	depot_set_limits(depot, 0, 0, 1);
-	for_each_possible_cpu(cpu)
-		if (!cpumask_test_cpu(cpu, &depot_cpus))
-			depot_retire_cpu(depot, cpu, &done);
+	depot_follow_all(depot);
 	depot_setup_shelf(zone, depot);
 	WRITE_ONCE(zone->depot, depot);
 	if (!static_key_enabled(&pagedepot_on))
