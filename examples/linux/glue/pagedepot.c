@@ -23,8 +23,8 @@ static void drain_pages_zone(unsigned int cpu, struct zone *zone);
 /* 6.6 gave pcp->high a range, and moved the accounting of free pages into __rmqueue(). */
 #define DEPOT_SINCE(major, minor) (LINUX_VERSION_CODE >= KERNEL_VERSION(major, minor, 0))
 
-#if defined(CONFIG_PREEMPT_RT) && !DEPOT_SINCE(6, 12)
-#error "PREEMPT_RT has been booted with the hooks of mainline's only, which has it since 6.12"
+#if defined(CONFIG_PREEMPT_RT) && !DEPOT_SINCE(7, 2)
+#error "PREEMPT_RT has been booted with Linux 7.2 only"
 #endif
 
 /*
@@ -729,6 +729,8 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
 
 	if (!depot)
 		return depot_drain_rival_cpu(cpu, zone);
+	/* A way to the lists that has no hook would hide pages: drains leave the lists alone. */
+	WARN_ON_ONCE(per_cpu_ptr(zone->per_cpu_pageset, cpu)->count);
 	depot_drain(depot, cpu, DEPOT_FULL, &done);
 	depot_shelf_drain(zone, depot);
 	depot_note(&done);

@@ -394,4 +394,23 @@ alloc(struct zone *zone,
             assert!(lines.contains(&hooks.lines()), "{}", hooks.lines());
         }
     }
+
+    /// A version of which only some roads to the lists have hooks would keep pages on lists that
+    /// no drain empties.
+    #[test]
+    fn no_version_has_hooks_on_some_of_the_roads_to_the_lists_alone() {
+        let text = include_str!("../../../../examples/linux/glue/hooks.txt");
+        let roads = ["first", "rmqueue", "alloc_bulk", "free_page", "free_any"];
+        let six = (0..20).map(|minor| (6, minor));
+        for version in six.chain((0..9).map(|minor| (7, minor))) {
+            let hooks = Hooks::parse(text, version).unwrap().0;
+            let has = |text: &str| {
+                hooks.iter().any(|hook| hook.lines.iter().any(|line| line.contains(text)))
+            };
+            let is_refused =
+                hooks.iter().any(|hook| hook.name == "pagedepot_has_no_hooks_for_this_version");
+            let hooked = roads.iter().filter(|road| has(&format!("depot_{road}("))).count();
+            assert_eq!(hooked < roads.len(), is_refused, "{version:?}: {hooked} roads");
+        }
+    }
 }
