@@ -689,11 +689,12 @@ static void drain_node(int node)
 static void thisnode(int count)
 {
 	gfp_t gfp = GFP_KERNEL | __GFP_THISNODE | __GFP_NOWARN;
-	int i, node, bulk, taken = 0, elsewhere = 0, foreign = 0;
+	int i, node, bulk, before, taken = 0, refused = 0, elsewhere = 0, foreign = 0;
 
 	count = clamp(count, 1, HELD_MAX);
 	for_each_node_state(node, N_NORMAL_MEMORY)
 		for (bulk = 0; bulk < 2; bulk++) {
+			before = taken;
 			memset(held, 0, count * sizeof(held[0]));
 			if (!bulk)
 				for (i = 0; i < count; i++)
@@ -713,8 +714,9 @@ static void thisnode(int count)
 				elsewhere += page_to_nid(held[i]) != node;
 				__free_page(held[i]);
 			}
+			refused += taken == before;
 		}
-	say("taken %d\nelsewhere %d\nforeign %d\n", taken, elsewhere, foreign);
+	say("taken %d\nrefused %d\nelsewhere %d\nforeign %d\n", taken, refused, elsewhere, foreign);
 }
 
 /* Contiguous ranges: isolation, migration and full drains of a zone. */

@@ -286,6 +286,7 @@ fn check_config(config: &str, wanted: &str) -> Result<()> {
         "CONFIG_ACPI_HOTPLUG_MEMORY=",
         "CONFIG_CPUSETS=",
         "CONFIG_PROVE_RAW_LOCK_NESTING=",
+        "CONFIG_DETECT_HUNG_TASK=",
     ];
     if let Some(line) = dropped.iter().find(|line| essential.iter().any(|it| line.starts_with(it)))
     {
