@@ -539,7 +539,7 @@ static __always_inline bool depot_is_for_lists(unsigned long pfn, fpi_t fpi_flag
 }
 
 /* As free_frozen_page_commit() does: where other nodes serve, direct reclaim may never do it. */
-static void depot_wake_hopeless(pg_data_t *pgdat)
+static inline void depot_wake_hopeless(pg_data_t *pgdat)
 {
 #if DEPOT_SINCE(7, 0)
 	if (kswapd_test_hopeless(pgdat) && next_memory_node(pgdat->node_id) < MAX_NUMNODES)
