@@ -1359,7 +1359,8 @@ fn a_request_that_waits_gets_what_another_process_frees() {
     }
 }
 
-/// A process that is killed while others wait tells nobody, and their looks call no callback.
+/// A process that is killed tells no request that waits, and the looks of a waiting request call no
+/// callback.
 #[test]
 fn a_request_that_waits_gets_what_a_killed_process_held() {
     for answers in [true, false] {
@@ -1388,7 +1389,7 @@ fn a_request_that_waits_gets_what_a_killed_process_held() {
     }
 }
 
-/// What dead processes leave may be of no use: the living are asked as well.
+/// Pages that dead processes leave may be of no use: the living are asked as well.
 #[test]
 fn a_request_asks_the_living_where_the_dead_left_too_little() {
     let (own, pipe) = (segment(8 * mib()), Pipe::new());
