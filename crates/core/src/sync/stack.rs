@@ -143,7 +143,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
         self.head(SHELVES.look()).count()
     }
 
-    /// Whether there was no element, as a hint, by which nobody concludes that a drain is needless.
+    /// Whether there was no element at this moment: a hint, by which no drain is left out.
     #[inline]
     pub fn is_empty(&self) -> bool {
         // Relaxed: nothing is read through the head; a pop looks again.
