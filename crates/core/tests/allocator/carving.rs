@@ -91,6 +91,31 @@ fn carved_magazines_stay_in_their_pages() {
     }
 }
 
+/// Handlers have fronts of their own, and carve for them above the code that they interrupt.
+#[test]
+fn handlers_carve_too() {
+    for checked in [false, true] {
+        with_machine(0, checked, |mut depot, _| {
+            let alloc = || depot.alloc(Order::BASE, Flags::default().atomic()).ok();
+            let held: Vec<Pfn> = std::iter::from_fn(alloc).collect();
+            let mut by_handlers = 0;
+            for pfn in held {
+                let is_handler = pfn.get() / 64 % 2 == 1;
+                depot.cpus().0.set_interrupt(is_handler);
+                let before = carved(&depot);
+                depot.free(pfn, Order::BASE).unwrap();
+                by_handlers += if is_handler { carved(&depot) - before } else { 0 };
+            }
+            depot.cpus().0.set_interrupt(false);
+            assert!(by_handlers > 0, "no handler needed to carve");
+            depot.drain(Scope::ALL, Mode::Full);
+            let census = depot.validate().unwrap();
+            assert_eq!((census.held_pages(), census.cached_pages), (0, 0));
+            assert_eq!(census.free_pages + census.carved_pages, census.managed_pages);
+        });
+    }
+}
+
 /// Whole pageblocks beyond the 512 MiB that indices reach are no reason to carve nothing, nor to
 /// search for a frame in vain each time that a CPU caches more.
 #[test]

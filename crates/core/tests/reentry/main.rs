@@ -20,7 +20,7 @@ use common::sequences::Stepped;
 use common::soak;
 use machines::{Kernel, Lock, Processor, Restartable};
 use pagedepot::cpus::{CpuLock, Cpus, LockedCpus, PinnedCpus};
-use source::{CPUS, Source};
+use source::{CPUS_MAX, Source};
 
 /// Runs per test, each with another seed.
 const RUNS: u64 = 30;
@@ -29,18 +29,19 @@ fn stress<C: Cpus>(name: &str, make: impl Fn(Arc<Source>) -> C) {
     let end = Instant::now() + soak(Duration::ZERO);
     let mut seed = seed(name);
     loop {
-        let mut total = [0; 3];
+        let mut total = [0; 4];
         for _ in 0..RUNS {
             let counts = stress::run(seed, &make);
             std::iter::zip(&mut total, counts).for_each(|(total, count)| *total += count);
             seed += 1;
         }
-        let [interrupts, moves, reports] = total;
+        let [interrupts, moves, reports, thinned] = total;
         assert!(
             interrupts > RUNS * 100,
             "{name}: {interrupts} interrupts are too few to prove anything"
         );
         assert!(moves > RUNS && reports > RUNS, "{name}: {moves} moves, {reports} reports");
+        assert!(thinned > 0, "{name}: movable blocks gave way to no request");
         if Instant::now() >= end {
             return;
         }
@@ -68,6 +69,6 @@ fn interrupts_around_guards() {
 /// Signal handlers around locks whose owners never wait.
 #[test]
 fn signals_around_locks() {
-    let locks: Vec<CpuLock> = (0..CPUS).map(|_| CpuLock::new()).collect();
+    let locks: Vec<CpuLock> = (0..CPUS_MAX).map(|_| CpuLock::new()).collect();
     stress("signals_around_locks", |source| LockedCpus::new(&locks, Lock(source)));
 }

@@ -7,7 +7,9 @@ use pagedepot::cpus::{Context, Here};
 
 use crate::common::rng::Rng;
 
-pub const CPUS: u32 = 3;
+const CPUS: u32 = 3;
+/// CPUs of some runs, so many that counts of free pages are grouped.
+pub const CPUS_MAX: u32 = 17;
 /// The deepest nesting of handlers: an interrupt, and two above it that get no guard.
 const DEPTH_MAX: usize = 3;
 /// An interrupt comes at one point in this many, by depth.
@@ -18,6 +20,7 @@ type Handler = (unsafe fn(*const ()), *const ());
 
 /// Calls a handler at random points.
 pub struct Source {
+    pub cpus: u32,
     rng: RefCell<Rng>,
     cpu: Cell<u32>,
     depth: Cell<usize>,
@@ -36,6 +39,7 @@ unsafe impl Send for Source {}
 impl Source {
     pub fn new(seed: u64) -> Self {
         Source {
+            cpus: if seed % 8 >= 6 { CPUS_MAX } else { CPUS },
             rng: RefCell::new(Rng::new(seed)),
             cpu: Cell::new(0),
             depth: Cell::new(0),
@@ -89,7 +93,7 @@ impl Source {
     pub fn preemption_point(&self) {
         self.point();
         if self.depth.get() == 0 && self.one_in(20) {
-            self.cpu.set(self.rng.borrow_mut().below(u64::from(CPUS) + 1) as u32);
+            self.cpu.set(self.rng.borrow_mut().below(u64::from(self.cpus) + 1) as u32);
         }
     }
 

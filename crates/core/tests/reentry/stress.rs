@@ -1,10 +1,11 @@
 //! The code that runs on a machine. In all contexts it does the same actions on the same blocks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use pagedepot::cpus::Cpus;
+use pagedepot::seam::{PendingRequest, Relief, register_relief};
 use pagedepot::{
     Allocator, CacheLimits, Class, Classes, Config, CpuId, Evacuation, Flags, FrameRange, Mobility,
     Mode, Order, Pfn, Residency, Scope, Watermarks, ZoneConfig, ZoneId,
@@ -14,7 +15,7 @@ use pagedepot_contiguity::{Compaction, Compactor, Contiguity, Reporting};
 use crate::blocks::Blocks;
 use crate::common::rng::Rng;
 use crate::common::{open_zone, order, range};
-use crate::source::{CPUS, Source};
+use crate::source::Source;
 
 /// Actions of the interrupted code per run.
 const ACTIONS: u64 = 1500;
@@ -32,9 +33,9 @@ struct Stress<'m, C> {
     blocks: &'m Blocks,
 }
 
-/// Makes one run. Returns the numbers of handlers that ran, of blocks that were moved, and of
-/// pageblocks that were reported.
-pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 3] {
+/// Makes one run. Returns the numbers of handlers that ran, of blocks that were moved, of
+/// pageblocks that were reported, and of requests for which movable blocks gave way.
+pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 4] {
     let watermarks = Some(Watermarks { min: 20, low: 40, high: 80 });
     let zones = [
         ZoneConfig { level: 1, ..open_zone("first", &[FIRST]) },
@@ -42,20 +43,21 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 3] {
     ];
     let checked = seed.is_multiple_of(2);
     let classes = Classes::ALIKE.apart(Mobility::Movable, Class::PAGE_CACHE);
-    let config = Config { checked, classes, ..Config::new(CPUS, &zones) };
+    let source = Arc::new(Source::new(seed));
+    let config = Config { checked, classes, ..Config::new(source.cpus, &zones) };
     // Zeroed, as machines that follow gates need it.
     let mut metadata =
         vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
-    let source = Arc::new(Source::new(seed));
     let blocks = Blocks::new(source.clone(), SECOND.end() as usize);
-    let compactor = Compactor::new(&blocks);
+    let thinned = Cell::new(0);
+    let compactor = Thins { compactor: Compactor::new(&blocks), blocks: &blocks, thinned };
     let mut stress = Stress {
         depot: Allocator::new(&config, &mut metadata, make(source.clone())).unwrap(),
         source: source.clone(),
         rng: RefCell::new(Rng::new(!seed)),
         blocks: &blocks,
     };
-    compactor.register(&stress.depot).unwrap();
+    assert!(register_relief(&stress.depot, &compactor));
     Reporting::of(&stress.depot).register(&blocks).unwrap();
     for _ in 0..ACTIONS / 100 {
         // SAFETY: `stress` lives longer, and is not changed before the handler is forgotten.
@@ -65,7 +67,31 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 3] {
         assert_eq!(stress.depot.validate().unwrap().held_pages(), blocks.held_pages());
     }
     stress.finish();
-    [source.interrupts(), blocks.moves.get(), blocks.reports.get()]
+    [source.interrupts(), blocks.moves.get(), blocks.reports.get(), compactor.thinned.get()]
+}
+
+/// A compactor, and the number of requests for which it moved blocks before they mixed pageblocks.
+struct Thins<'m> {
+    compactor: Compactor<'m>,
+    blocks: &'m Blocks,
+    thinned: Cell<u64>,
+}
+
+// SAFETY: one thread makes it and uses it.
+unsafe impl Sync for Thins<'_> {}
+
+impl<C: Cpus> Relief<C> for Thins<'_> {
+    fn before_mixing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn> {
+        let before = self.blocks.moves.get();
+        let found = self.compactor.before_mixing(request);
+        let is_thinned = found.is_some() && self.blocks.moves.get() > before;
+        self.thinned.update(|thinned| thinned + u64::from(is_thinned));
+        found
+    }
+
+    fn before_failing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn> {
+        self.compactor.before_failing(request)
+    }
 }
 
 /// # Safety
@@ -164,14 +190,14 @@ impl<C: Cpus> Stress<'_, C> {
         let mode = [Mode::Full, Mode::Quiet, Mode::Handover][self.below(3) as usize];
         let scope = match self.below(3) {
             0 => Scope::ALL,
-            1 => Scope::cpu(CpuId::new(self.below(u64::from(CPUS)) as u32)),
+            1 => Scope::cpu(CpuId::new(self.below(u64::from(self.source.cpus)) as u32)),
             _ => Scope::zone(ZoneId::new(self.below(2) as u32)),
         };
         self.depot.drain(scope, mode);
     }
 
     fn switch(&self) {
-        let cpu = CpuId::new(self.below(u64::from(CPUS)) as u32);
+        let cpu = CpuId::new(self.below(u64::from(self.source.cpus)) as u32);
         match self.below(7) {
             0 if self.may_wait() => _ = self.depot.cpu_caches().retire(cpu),
             1 if self.may_wait() => _ = self.depot.cpu_caches().disable(),
