@@ -1,8 +1,9 @@
 //! The features of an allocator that have met in a run.
 //!
 //! Two features meet when one begins while the other is at work, as a call or as a state; or when
-//! they come one directly after the other to the same frames. All counts are relaxed, so that they
-//! order nothing between the threads that a sanitizer watches.
+//! they come one directly after the other to the same frames. A call that may come to nothing is an
+//! [`Attempt`], and counts if it succeeds. All counts are relaxed, so that they order nothing
+//! between the threads that a sanitizer watches.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -75,6 +76,8 @@ pub struct Meetings {
     /// Features at work, and how many times each.
     active: AtomicU64,
     counts: [AtomicU32; 64],
+    /// Number of times that each has begun.
+    begun: [AtomicU32; 64],
     /// Features that each feature has met.
     met: [AtomicU64; 64],
     /// Features of pairs that have not met though they should.
@@ -86,6 +89,7 @@ impl Meetings {
         Meetings {
             active: AtomicU64::new(0),
             counts: [const { AtomicU32::new(0) }; 64],
+            begun: [const { AtomicU32::new(0) }; 64],
             met: [const { AtomicU64::new(0) }; 64],
             wanted: AtomicU64::new(u64::MAX),
         }
@@ -95,12 +99,22 @@ impl Meetings {
     pub fn begin(&self, features: impl Into<Set>) -> Active<'_> {
         let features = features.into();
         for number in features.numbers() {
+            self.begun[number].fetch_add(1, Ordering::Relaxed);
             if self.counts[number].fetch_add(1, Ordering::Relaxed) == 0 {
                 self.active.fetch_or(1 << number, Ordering::Relaxed);
             }
         }
         self.meet(features, Set(self.active.load(Ordering::Relaxed)));
         Active { meetings: self, features }
+    }
+
+    /// Begins a call that may come to nothing.
+    pub fn attempt(&self) -> Attempt<'_> {
+        Attempt {
+            meetings: self,
+            active: Set(self.active.load(Ordering::Relaxed)),
+            begun: self.begun.each_ref().map(|begun| begun.load(Ordering::Relaxed)),
+        }
     }
 
     /// All of one set have met all of the other, and those of one set each other.
@@ -155,6 +169,28 @@ impl Drop for Active<'_> {
                 self.meetings.active.fetch_and(!(1 << number), Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// A call that may come to nothing: its features were at work since it began if it succeeds.
+pub struct Attempt<'m> {
+    meetings: &'m Meetings,
+    active: Set,
+    begun: [u32; 64],
+}
+
+impl<'m> Attempt<'m> {
+    /// Notes that these features have been at work since the attempt began, and are until the value
+    /// is dropped.
+    pub fn succeed(&self, features: impl Into<Set>) -> Active<'m> {
+        let features = features.into();
+        let has_begun =
+            |&(begun, before): &(&AtomicU32, u32)| begun.load(Ordering::Relaxed) != before;
+        let begun = self.meetings.begun.iter().zip(self.begun).enumerate();
+        let since = begun.filter(|(_, counts)| has_begun(counts));
+        let meanwhile = since.fold(self.active, |set, (number, _)| set.and(Set(1 << number)));
+        self.meetings.meet(features, meanwhile);
+        self.meetings.begin(features)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The memory of the frames.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use pagedepot::{LinearMap, PageSize, Pfn};
@@ -14,30 +15,49 @@ pub struct Arena {
     memory: NonNull<u8>,
     layout: Layout,
     first: u32,
+    /// Bytes of metadata before the frames.
+    metadata_bytes: usize,
 }
 
 // SAFETY: a frame's memory is accessed by its holder, see the methods.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub fn new(first: u32, frames: u32) -> Self {
-        let layout = Layout::from_size_align((frames as usize + 1) * PAGE, 1).unwrap();
+    /// Makes memory for the frames, and for metadata in whose reach the first ones are.
+    pub fn new(first: u32, frames: u32, metadata_bytes: usize) -> Self {
+        let metadata_bytes = metadata_bytes.next_multiple_of(PAGE);
+        let bytes = (frames as usize + 1) * PAGE + metadata_bytes;
+        let layout = Layout::from_size_align(bytes, 1).unwrap();
         // SAFETY: the layout has a size.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) });
         let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
         memory.as_ptr().expose_provenance();
-        Arena { memory, layout, first }
+        Arena { memory, layout, first, metadata_bytes }
+    }
+
+    fn address(&self) -> usize {
+        (self.memory.as_ptr().addr() + self.metadata_bytes).next_multiple_of(PAGE)
+    }
+
+    /// Returns the memory for metadata.
+    ///
+    /// # Safety
+    /// It is called once.
+    #[expect(clippy::mut_from_ref, reason = "one call")]
+    pub unsafe fn metadata(&self) -> &mut [MaybeUninit<u8>] {
+        // SAFETY: allocated, before all frames, and the caller's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().cast(), self.metadata_bytes) }
     }
 
     pub fn linear_map(&self) -> LinearMap {
-        let first = self.memory.as_ptr().addr().next_multiple_of(PAGE);
+        let first = self.address();
         // SAFETY: the frames are mapped there while the arena lives, and the storms vouch for their
         // frees: a frame that they free is their own.
         unsafe { LinearMap::new(first.wrapping_sub(self.first as usize * PAGE)) }
     }
 
     fn cell(&self, pfn: Pfn, offset: usize) -> *mut u64 {
-        let first = self.memory.as_ptr().addr().next_multiple_of(PAGE);
+        let first = self.address();
         std::ptr::with_exposed_provenance_mut(
             first + (pfn.get() - self.first) as usize * PAGE + offset,
         )

@@ -1,19 +1,19 @@
 //! A device that takes what is free, and refuses now and then to bring it back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use pagedepot::{FrameRange, Pfn};
 use pagedepot_contiguity::ReportingDevice;
 
-use crate::common::meetings::Set;
-use crate::feature::Feature;
+use crate::feature::{Deed, Feature};
 use crate::world::{DEVICE, FIRST, FRAMES, PAGEBLOCK, World};
 
 pub struct Device<'w> {
     world: &'w World<'w>,
     /// Whether the device has a pageblock, by pageblock.
     taken: Vec<AtomicBool>,
-    /// Whether it refuses everything at present.
+    /// Whether it refuses half of what it is asked for at present.
     pub refuses: AtomicBool,
     calls: AtomicU64,
 }
@@ -53,7 +53,20 @@ impl<'w> Device<'w> {
 
     fn is_refused(&self) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        self.refuses.load(Ordering::Relaxed) || call.is_multiple_of(16)
+        let refuses = self.refuses.load(Ordering::Relaxed);
+        call.is_multiple_of(if refuses { 2 } else { 16 })
+    }
+
+    /// Takes a while, in which others go on.
+    fn be_slow(&self) {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+
+    /// A device that refuses takes longer.
+    fn refuse(&self) {
+        let _now = self.world.meetings.begin(Feature::Refusing);
+        std::thread::sleep(Duration::from_millis(2));
+        self.world.note(Deed::Refused);
     }
 
     /// Writes over a range: its contents are lost.
@@ -70,9 +83,10 @@ impl<'w> Device<'w> {
 impl ReportingDevice for Device<'_> {
     fn report(&self, ranges: &[FrameRange]) -> bool {
         if self.is_refused() {
-            _ = self.world.meetings.begin(Feature::Refusing);
             return false;
         }
+        let _now = self.world.meetings.begin(Feature::Reporting);
+        self.be_slow();
         for &range in ranges {
             self.write_over(range);
             self.swap(range, true);
@@ -81,13 +95,14 @@ impl ReportingDevice for Device<'_> {
     }
 
     fn needed(&self, pageblock: FrameRange) -> bool {
-        let refuses = self.is_refused();
-        let now = Set::from(if refuses { Feature::Refusing } else { Feature::Reporting });
-        let _now = self.world.meetings.begin(now);
-        if !refuses {
-            self.write_over(pageblock);
-            self.swap(pageblock, false);
+        if self.is_refused() {
+            self.refuse();
+            return false;
         }
-        !refuses
+        let _now = self.world.meetings.begin(Feature::Reporting);
+        self.be_slow();
+        self.write_over(pageblock);
+        self.swap(pageblock, false);
+        true
     }
 }

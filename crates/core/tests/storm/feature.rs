@@ -35,5 +35,42 @@ crate::features! {
     Reclaim "reclaim callbacks",
     IsolatedCpus "isolated CPUs",
     Checked "checked mode",
+    Thinning "thinning",
+    Carving "carving",
+    Grouped "grouped counts",
     Backing "a backing",
+}
+
+/// Declares an enumeration of deeds.
+macro_rules! deeds {
+    ($($(#[$doc:meta])* $deed:ident,)*) => {
+        /// Deeds that a storm must have done by its end, besides pairs of features.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Deed { $($(#[$doc])* $deed,)* }
+
+        impl Deed {
+            pub const ALL: &'static [Deed] = &[$(Deed::$deed,)*];
+        }
+    };
+}
+
+deeds! {
+    /// A request's mover has moved a block.
+    MovedForRequest,
+    /// Blocks were moved for a request that would have failed.
+    MadeRoom,
+    /// A mover was asked about a block that is pinned.
+    AskedOfPinned,
+    /// Memory was removed.
+    Removed,
+    /// Pageblocks were given another mobility.
+    Reassigned,
+    /// The device has refused to bring a pageblock back.
+    Refused,
+    /// Evacuation was switched off where pageblocks evacuated.
+    SwitchedOff,
+    /// A drain has left the fronts of an isolated CPU alone.
+    LeftAlone,
+    /// A callback has freed a block.
+    Reclaimed,
 }

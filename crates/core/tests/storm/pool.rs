@@ -6,7 +6,7 @@ use pagedepot::cpus::Cpus;
 use pagedepot::{Allocator, Order, Pfn, Pressure, Reclaim};
 
 use crate::common::meetings::Set;
-use crate::feature::Feature;
+use crate::feature::{Deed, Feature};
 use crate::world::{Stretch, World, lock};
 
 /// Frees a block; a trait, so that callbacks need not know the CPUs.
@@ -56,7 +56,7 @@ impl<'w> Pool<'w> {
 
 impl Reclaim for Pool<'_> {
     fn reclaim(&self, pressure: Pressure) -> u64 {
-        let _now = self.world.meetings.begin(Feature::Reclaim);
+        let attempt = self.world.meetings.attempt();
         let Ok(depot) = self.depot.try_read() else { return 0 };
         let Some(depot) = *depot else { return 0 };
         let mut freed = 0;
@@ -65,6 +65,9 @@ impl Reclaim for Pool<'_> {
             let Ok(mut blocks) = self.blocks.try_lock() else { break };
             let Some(block) = blocks.pop() else { break };
             drop(blocks);
+            let _now = attempt.succeed(Feature::Reclaim);
+            self.world.note(Deed::Reclaimed);
+            std::thread::yield_now();
             self.world.meetings.meet(Set::from(Feature::Reclaim), block.via);
             self.world.give_back(&block);
             depot.free_block(block.start, block.order.unwrap());

@@ -10,11 +10,12 @@ use crate::common::threads::run_on;
 use crate::device::Device;
 use crate::feature::Feature;
 use crate::pool::Pool;
-use crate::world::{FIRST, FRAMES, LOW, NORMAL, PAGEBLOCK, Stretch, World};
+use crate::world::{FIRST, FRAMES, LOW, NORMAL, PAGEBLOCK, Phase, REMOTE, Stretch, World};
 
-pub const CPUS: u32 = 3;
 /// Most stretches of frames that a worker holds.
 const HELD_MAX: usize = 250;
+/// Frames of a pageblock that a worker holds of those that it scatters.
+const SCATTERED: u32 = 8;
 /// Most blocks in the pool, in pages.
 const POOL_PAGES: u64 = 2000;
 
@@ -31,6 +32,7 @@ pub struct Worker<'w> {
     rng: Rng,
     owner: u32,
     held: Vec<Held>,
+    phase: Phase,
     /// Slots that are pinned, and how long yet.
     pinned: Option<(u32, u64, Active<'w>)>,
 }
@@ -49,7 +51,8 @@ impl<'w> Worker<'w> {
         rng: Rng,
         owner: u32,
     ) -> Self {
-        Worker { world, device, pool, rng, owner, held: Vec::new(), pinned: None }
+        let (held, phase) = (Vec::new(), Phase::Wild);
+        Worker { world, device, pool, rng, owner, held, phase, pinned: None }
     }
 
     pub fn held_pages(&self) -> u64 {
@@ -80,7 +83,10 @@ impl<'w> Worker<'w> {
             0 => (flags.atomic(), Feature::NoWait.into()),
             1 => (flags.no_reclaim(), Set::NONE),
             2 => (flags.at_most_level(1), Set::NONE),
-            3..6 => (flags.compact(), Feature::Mover.into()),
+            3..6 => (flags.compact(), Set::NONE),
+            _ if self.world.meetings.wants(Set::from(Feature::Mover).and(Feature::Thinning)) => {
+                (flags.compact(), Set::NONE)
+            }
             _ => (flags, Set::NONE),
         };
         let via = via.and(classed);
@@ -164,7 +170,7 @@ impl<'w> Worker<'w> {
 impl<C: Cpus> AtWork<'_, '_, '_, C> {
     /// Works until the round is over.
     pub fn run(mut self) {
-        run_on(Some(self.worker.owner % CPUS));
+        run_on(Some(self.worker.owner % self.depot.cpu_count()));
         while !self.worker.world.is_over() {
             self.step();
         }
@@ -180,13 +186,30 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
 
     fn step(&mut self) {
         if self.worker.rng.one_in(50) {
-            let cpu = self.worker.rng.below(u64::from(CPUS) + 2) as u32;
-            run_on((cpu <= CPUS).then_some(cpu));
+            let cpus = self.depot.cpu_count();
+            let cpu = self.worker.rng.below(u64::from(cpus) + 2) as u32;
+            run_on((cpu <= cpus).then_some(cpu));
         }
         self.worker.unpin(false);
+        let phase = self.worker.world.phase();
+        let before = std::mem::replace(&mut self.worker.phase, phase);
+        match phase {
+            Phase::Calm => return self.step_calmly(),
+            Phase::Surge if self.worker.rng.one_in(50) => return self.surge(),
+            // So that there are whole pageblocks again.
+            Phase::Wild if before == Phase::Surge => self.free_down_to(HELD_MAX / 5),
+            _ => {}
+        }
         let is_full = self.worker.held.len() >= HELD_MAX || !self.worker.world.usage.has_room();
+        let wants_at = !is_full && self.worker.world.meetings.wants(Feature::At);
+        let wants_ranges = self.worker.world.meetings.wants(Feature::Absent);
         match self.worker.rng.below(100) {
             _ if is_full && self.worker.rng.one_in(2) => self.free(),
+            0..=9 if wants_at => self.alloc_at(),
+            10..=19 if wants_ranges => {
+                self.alloc_range();
+                self.free_range();
+            }
             0..=37 if !is_full => self.alloc(),
             38..=42 if !is_full => self.alloc_many(),
             43..=46 if !is_full => self.alloc_range(),
@@ -200,6 +223,63 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
         }
     }
 
+    fn free_down_to(&mut self, held: usize) {
+        while self.worker.held.len() > held {
+            self.free();
+        }
+    }
+
+    /// Allocates and frees single frames, from pageblocks of which others are held here and there.
+    fn step_calmly(&mut self) {
+        self.free_down_to(HELD_MAX / 2);
+        if self.worker.held.len() < HELD_MAX / 3 {
+            self.scatter();
+        }
+        let (flags, via) = (Flags::MOVABLE, Feature::Order0.into());
+        for _ in 0..HELD_MAX / 3 {
+            let request = |this: &Self| Some((this.depot.alloc(Order::BASE, flags).ok()?, 1));
+            let Some(pfn) = self.request(1, via, request) else { break };
+            self.worker.hold(pfn, 1, Some(Order::BASE), flags, via);
+        }
+        (0..HELD_MAX / 3).for_each(|_| self.free());
+    }
+
+    /// Leaves movable frames in many pageblocks, then asks for more unmovable ones than the others
+    /// have room for.
+    fn surge(&mut self) {
+        self.free_down_to(HELD_MAX / 4);
+        let pageblocks = HELD_MAX as u32 / 2 / SCATTERED;
+        _ = (0..pageblocks).all(|_| self.scatter());
+        while self.worker.held.len() < HELD_MAX {
+            let order = order([0, 0, 0, 3, 6, 8][self.worker.rng.index(6)]);
+            let via = Feature::of_order(order).into();
+            if !self.alloc_block(order, Flags::UNMOVABLE.compact(), via, 9) {
+                break;
+            }
+        }
+    }
+
+    /// Holds some frames of a pageblock, and frees the others. `false`: there was none.
+    fn scatter(&mut self) -> bool {
+        let (flags, via) = (Flags::MOVABLE, Feature::of_order(Order::PAGEBLOCK).into());
+        let frames = Order::PAGEBLOCK.frames();
+        let request = |this: &Self| Some((this.depot.alloc(Order::PAGEBLOCK, flags).ok()?, frames));
+        let Some(start) = self.request(frames, via, request) else { return false };
+        self.worker.device.check(start, frames);
+        self.depot.split(start, Order::PAGEBLOCK, Order::BASE).unwrap();
+        let via = via.and(Feature::Split);
+        let mut rest = Vec::new();
+        for (at, pfn) in (0..frames).map(|at| (at, start.add(at))) {
+            match at % (frames / SCATTERED) {
+                0 => self.worker.hold(pfn, 1, Some(Order::BASE), flags, via),
+                _ => rest.push(pfn),
+            }
+        }
+        self.depot.free_many_of(Order::BASE, &rest).unwrap();
+        self.worker.world.usage.use_pages(-(rest.len() as i64));
+        true
+    }
+
     /// Counts frames as used while `request` asks for them, and those that it got from then on.
     fn request<R>(
         &self,
@@ -208,14 +288,20 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
         request: impl FnOnce(&Self) -> Option<(R, u32)>,
     ) -> Option<R> {
         let world = self.worker.world;
-        let _now = world.meetings.begin(via);
-        world.usage.while_requested(frames, || request(self))
+        let attempt = world.meetings.attempt();
+        let found = world.usage.while_requested(frames, || request(self));
+        found.inspect(|_| drop(attempt.succeed(via)))
     }
 
     fn alloc(&mut self) {
         let (order, (flags, via)) = (self.worker.order(), self.worker.flags());
         let via = via.and(Feature::of_order(order));
         let kind = self.worker.rng.below(10);
+        self.alloc_block(order, flags, via, kind);
+    }
+
+    /// Allocates a block by a call of a kind. `false`: there was none.
+    fn alloc_block(&mut self, order: Order, flags: Flags, via: Set, kind: u64) -> bool {
         let found = self.request(order.frames(), via, |this| {
             let depot = this.depot;
             let pfn = match kind {
@@ -230,6 +316,7 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
         if let Some(pfn) = found {
             self.worker.hold(pfn, order.frames(), Some(order), flags, via);
         }
+        found.is_some()
     }
 
     /// A frame, which must be there if little of the memory is in use.
@@ -289,11 +376,12 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
                 (NORMAL[0].start.get() + first * PAGEBLOCK, pageblocks * PAGEBLOCK)
             }
             1 => (LOW[0].start.get() + rng.below(2000) as u32, rng.below(40) as u32 + 1),
+            2 => (REMOTE[0].start.get() + rng.below(12000) as u32, rng.below(40) as u32 + 1),
             _ => (FIRST + rng.below(u64::from(FRAMES)) as u32, rng.below(40) as u32 + 1),
         };
         let (is_try, start) = (rng.one_in(3), Pfn::new(start));
         let (flags, via) = match frames >= PAGEBLOCK && !is_try {
-            true => (Flags::default().compact(), Feature::Mover.into()),
+            true => (Flags::default().compact(), Set::NONE),
             false => self.worker.flags(),
         };
         let via = via.and(Feature::At);
@@ -315,18 +403,45 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
         }
     }
 
+    /// Frees the last stretch if it is a range.
+    fn free_range(&mut self) {
+        if matches!(self.worker.held.last(), Some(Held::Fixed(last)) if last.order.is_none())
+            && let Some(range) = self.worker.remove(self.worker.held.len() - 1)
+        {
+            self.free_stretch(&range);
+        }
+    }
+
     fn free_stretch(&self, stretch: &Stretch) {
         let world = self.worker.world;
-        let is_absent = stretch.order.is_none() && stretch.serial.is_multiple_of(3);
+        let is_absent = stretch.order.is_none()
+            && (stretch.serial.is_multiple_of(3) || world.meetings.wants(Feature::Absent));
         let _now = world.meetings.begin(stretch.via.and_if(is_absent, Feature::Absent));
         world.give_back(stretch);
         let Stretch { start, frames, order, .. } = *stretch;
         match order {
-            Some(order) => self.depot.free(start, order).unwrap(),
-            None if is_absent => Residency::of(self.depot).free_absent(start, frames).unwrap(),
+            Some(order) => self.free_block(start, order, stretch.serial),
+            None if is_absent => {
+                let residency = Residency::of(self.depot);
+                match stretch.serial.is_multiple_of(2) {
+                    true => residency.free_absent(start, frames).unwrap(),
+                    false => residency.free_present(start, frames).unwrap(),
+                }
+            }
             None => self.depot.free_contiguous(start, frames).unwrap(),
         }
         world.usage.use_pages(-i64::from(stretch.frames));
+    }
+
+    /// Frees a block by one of the calls that do.
+    fn free_block(&self, start: Pfn, order: Order, serial: u32) {
+        let depot = self.depot;
+        match serial % 8 {
+            0 => depot.free_as(start, order, Mobility::ALL[serial as usize / 8 % 3]).unwrap(),
+            1 if depot.free_fast(start, order) || depot.free_to_front(start, order) => {}
+            1 => depot.free_refused(start, order).unwrap(),
+            _ => depot.free(start, order).unwrap(),
+        }
     }
 
     fn free_from_pool(&mut self) {

@@ -10,7 +10,7 @@ use crate::common::marks::Marks;
 use crate::common::meetings::{LastUses, Meetings, Set};
 use crate::common::range;
 use crate::common::usage::Usage;
-use crate::feature::Feature;
+use crate::feature::{Deed, Feature};
 
 pub const SECTION: u32 = 1 << 18;
 pub const PAGEBLOCK: u32 = 512;
@@ -56,6 +56,18 @@ impl Stretch {
     }
 }
 
+/// The requests of the workers at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// All kinds.
+    Wild,
+    /// Single frames, so that pageblocks evacuate.
+    Calm,
+    /// Half of them are for more unmovable blocks than pageblocks without movable ones have room
+    /// for.
+    Surge,
+}
+
 /// A block that compaction may move, while it is held.
 #[derive(Default)]
 pub struct Slot {
@@ -75,6 +87,8 @@ pub struct World<'w> {
     spare_slots: Mutex<Vec<u32>>,
     serials: AtomicU32,
     pub usage: Usage,
+    phase: AtomicU32,
+    deeds: [AtomicU64; Deed::ALL.len()],
     /// Moves, by order.
     pub moved: [AtomicU64; 11],
 }
@@ -93,6 +107,8 @@ impl<'w> World<'w> {
             spare_slots: Mutex::new((0..SLOTS).collect()),
             serials: AtomicU32::new(1),
             usage: Usage::new(managed),
+            phase: AtomicU32::new(Phase::Wild as u32),
+            deeds: [const { AtomicU64::new(0) }; Deed::ALL.len()],
             moved: [const { AtomicU64::new(0) }; 11],
         }
     }
@@ -174,8 +190,26 @@ impl<'w> World<'w> {
         places.iter().for_each(|place| place.store(to, Ordering::Relaxed));
     }
 
-    /// Moves the block of a slot to frames that compaction allocated for it.
-    pub fn relocate(&self, slot: &mut Slot, to: Pfn) {
+    pub fn phase(&self) -> Phase {
+        let phase = self.phase.load(Ordering::Relaxed);
+        [Phase::Wild, Phase::Calm, Phase::Surge][phase as usize]
+    }
+
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Ordering::Relaxed);
+    }
+
+    pub fn note(&self, deed: Deed) {
+        self.deeds[deed as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of times that this was done.
+    pub fn times(&self, deed: Deed) -> u64 {
+        self.deeds[deed as usize].load(Ordering::Relaxed)
+    }
+
+    /// Moves the block of a slot to frames that were allocated for it, by what `via` names.
+    pub fn relocate(&self, slot: &mut Slot, to: Pfn, via: Set) {
         let block = slot.block.as_mut().unwrap();
         let order = block.order.unwrap();
         let id = self.slot_at[(block.start.get() - FIRST) as usize].load(Ordering::Relaxed);
@@ -184,7 +218,7 @@ impl<'w> World<'w> {
         self.point(block, 0);
         self.give_back(block);
         block.start = to;
-        block.via = block.via.and(Feature::Compaction);
+        block.via = block.via.and(via);
         self.point(block, id);
         self.note_via(to, block.frames, block.via);
         self.moved[order.index()].fetch_add(1, Ordering::Relaxed);
