@@ -135,10 +135,11 @@ impl<'m> Tables<'m> {
         })
     }
 
-    /// The tables that map `run`, each with the number of pages of `run` in it.
+    /// The tables that map `run`, each with the number of pages of `run` in it. None for no pages.
     pub fn parts(&self, run: PageRange) -> impl Iterator<Item = (TableIndex, u32)> {
-        let (first, last) = (self.of(run.start), self.of(Vpn(run.end.0 - 1)));
-        (first.0..=last.0).map(TableIndex).map(move |table| {
+        let first = self.of(run.start).0;
+        let end = if run.pages() == 0 { first } else { self.of(Vpn(run.end.0 - 1)).0 + 1 };
+        (first..end).map(TableIndex).map(move |table| {
             let whole = self.run(table);
             (table, whole.end.min(run.end).since(whole.start.max(run.start)))
         })
@@ -206,9 +207,7 @@ impl<'m> Tables<'m> {
 
     /// Takes back the announcement of pages that were not mapped.
     pub fn abandon(&self, run: PageRange) {
-        if run.pages() > 0 {
-            self.leave_all(self.parts(run));
-        }
+        self.leave_all(self.parts(run));
     }
 
     fn leave_all(&self, parts: impl Iterator<Item = (TableIndex, u32)>) {

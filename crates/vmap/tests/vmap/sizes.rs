@@ -36,6 +36,21 @@ fn map_frames_beyond_the_end_is_refused_at_any_offset() {
     check_all_back(&mut vmap);
 }
 
+/// No frames enter no table, at the beginning of the range and inside of a table.
+#[test]
+fn map_frames_of_no_frames_changes_nothing() {
+    let mut vmap = fresh();
+    let area = vmap.alloc(10, Options::DEFAULT).unwrap();
+    let before = vmap.stats();
+    for offset in [0, 5, 10] {
+        assert_eq!(vmap.map_frames(area, offset, &[], Options::DEFAULT), Ok(()));
+        assert_eq!(vmap.stats().tables, before.tables);
+        vmap.validate().unwrap();
+    }
+    vmap.free(area).unwrap();
+    check_all_back(&mut vmap);
+}
+
 #[test]
 fn sizes_that_overflow_with_their_guard_are_refused() {
     let mut vmap = fresh();
