@@ -36,7 +36,7 @@ pub struct LargePools {
     charged_pages: AtomicU64,
     /// 1: a thread changes sizes, limits or the charge.
     busy: AtomicU32,
-    /// The pool from which the last area was evicted.
+    /// The pool from which the last area was evicted; plus `LARGE_SIZES` while it is being emptied.
     hand: AtomicU32,
 }
 
@@ -150,9 +150,9 @@ impl LargePools {
     }
 
     /// Makes room for an area of `pages` pages: lowers limits of other sizes, in turn, until the
-    /// budget has room for it; then, if all pools have other sizes, that of the pool with the
-    /// fewest areas until it has none. Stops at the first pool that has an area, and takes it out:
-    /// the caller owns it. `None`: there is no more to take.
+    /// budget has room for it; then, if all pools have other sizes, that of the next pool in turn
+    /// until it has none. Stops at the first pool that has an area, and takes it out: the caller
+    /// owns it. `None`: there is no more to take.
     pub fn evict(&self, areas: Areas<'_>, pages: u32, budget_pages: u64) -> Option<AreaIndex> {
         let _changing = self.change()?;
         if u64::from(pages) > budget_pages {
@@ -172,15 +172,26 @@ impl LargePools {
             None
         };
         let is_over = || self.charged_pages() + u64::from(pages) > budget_pages;
-        // Relaxed, both: under `busy`.
-        let first = self.hand.load(Ordering::Relaxed) as usize + 1;
-        let turn = (first..first + LARGE_SIZES).map(|at| at % LARGE_SIZES);
+        // Relaxed, also below: under `busy`.
+        let hand = self.hand.load(Ordering::Relaxed) as usize;
+        let next = (hand + 1) % LARGE_SIZES;
+        let turn = (next..next + LARGE_SIZES).map(|at| at % LARGE_SIZES);
         let evicted = turn.take_while(|_| is_over()).find_map(|at| {
             self.hand.store(at as u32, Ordering::Relaxed);
             lower_while(&is_over, at)
         });
-        let limit = |at: &usize| self.sizes[*at].pool.limit();
-        let lacks_pool = || self.of(pages).is_none() && (0..LARGE_SIZES).all(|at| limit(&at) > 0);
-        evicted.or_else(|| lower_while(&lacks_pool, (0..LARGE_SIZES).min_by_key(limit)?))
+        let lacks_pool =
+            || self.of(pages).is_none() && self.sizes.iter().all(|sized| sized.pool.limit() > 0);
+        if evicted.is_some() || !lacks_pool() {
+            return evicted;
+        }
+        // All of one pool's, area by area: a size that took a pool lately keeps it for a turn.
+        let emptied = if hand < LARGE_SIZES { next } else { hand - LARGE_SIZES };
+        self.hand.store((emptied + LARGE_SIZES) as u32, Ordering::Relaxed);
+        let evicted = lower_while(&lacks_pool, emptied);
+        if !lacks_pool() {
+            self.hand.store(emptied as u32, Ordering::Relaxed);
+        }
+        evicted
     }
 }

@@ -86,19 +86,26 @@ fn what_is_kept_has_a_bound_and_what_was_freed_last_is_kept() {
     check_all_back(&mut vmap);
 }
 
-/// A size without a pool takes the pool of the size with the fewest areas, and no other's areas.
+/// Sizes without a pool take one each, and no other's areas.
 #[test]
-fn a_size_more_than_there_are_pools_costs_one_of_them() {
+fn sizes_more_than_there_are_pools_cost_one_of_them_each() {
     let budget = Some(4 * BUDGET);
     let mut vmap = fresh(&VmapConfig { large_pages_max: budget, ..config() });
     for pages in 257..273 {
-        let count = if pages == 260 { 2 } else { 3 };
-        let all: Vec<_> = (0..count).map(|_| made(&vmap, pages)).collect();
+        let all = [(); 3].map(|()| made(&vmap, pages));
         all.into_iter().for_each(|at| vmap.vfree(at).unwrap());
     }
-    assert_eq!(vmap.stats().warm_areas, 15 * 3 + 2);
+    assert_eq!(vmap.stats().warm_areas, 16 * 3);
     made_and_freed(&vmap, 300);
     assert_eq!(vmap.stats().warm_areas, 15 * 3 + 1);
+    made_and_freed(&vmap, 310);
+    assert_eq!(vmap.stats().warm_areas, 14 * 3 + 2);
+    // Both are kept from now on.
+    let calls = vmap.mapper().calls();
+    for pages in [300, 310, 300, 310] {
+        made_and_freed(&vmap, pages);
+    }
+    assert_eq!(vmap.mapper().calls(), calls);
     check_all_back(&mut vmap);
 }
 
