@@ -351,6 +351,10 @@ impl<'t> Messages<'t> {
                 (won, bytes) = (won | 1 << place, bytes | own);
             }
         }
+        // There is no such slot where all numbers were damaged.
+        if won == 0 {
+            return 0;
+        }
         let (word, sender) = (run[0].pfn / WORD_FRAMES, Owner::sent(run[0].slot.into()));
         let there = self.owners.bytes_in_word(word as usize, bytes, sender);
         if there == bytes { won } else { self.put_back(run, won, there, claimer) }
@@ -383,15 +387,15 @@ impl<'t> Messages<'t> {
         mut tell: impl FnMut(usize, u32),
     ) {
         for (begin, run) in runs.iter() {
-            let won = won >> begin;
-            if let [page] = *run {
-                if won & 1 == 1 {
-                    let (order, sender) = (page.order.into(), page.slot.into());
-                    tell(begin, self.take(page.pfn, order, sender, claimer));
-                }
+            let is_won = |(place, _): &(usize, &SentPage)| won >> (begin + place) & 1 == 1;
+            if !run.iter().enumerate().any(|page| is_won(&page)) {
                 continue;
             }
-            let is_won = |(place, _): &(usize, &SentPage)| won >> place & 1 == 1;
+            if let [page] = *run {
+                let (order, sender) = (page.order.into(), page.slot.into());
+                tell(begin, self.take(page.pfn, order, sender, claimer));
+                continue;
+            }
             let pages = run.iter().enumerate().filter(is_won);
             let own = |page: &SentPage| bytes_of(page.pfn, page.order.into());
             let bytes = pages.clone().fold(0, |bytes, (_, page)| bytes | own(page));
