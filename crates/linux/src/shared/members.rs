@@ -147,6 +147,10 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
         }
     }
     let pages = at_door + bury(segment, burier, &dead[..found], orphans);
+    if at_door > 0 && found == 0 {
+        // A live sender's pages were freed, and no burial has counted.
+        recount(segment);
+    }
     Recovery { processes, pages }
 }
 

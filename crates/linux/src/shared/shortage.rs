@@ -50,8 +50,8 @@ const BURIAL_LIMIT: Duration = Duration::from_millis(500);
 const REST_MS: u32 = if cfg!(test) { 600_000 } else { 1000 };
 /// Milliseconds between two looks for pages that other processes have freed.
 const LOOK_MS: u32 = 10;
-/// Milliseconds between two requests for what other processes cache.
-const ASK_MS: u32 = 100;
+/// Milliseconds between two requests for what other processes cache, at least.
+const ASK_MS: u64 = 100;
 
 /// The action of a process when another one runs short.
 pub struct OnShortage(ForkLock<Option<Action>>);
@@ -182,15 +182,17 @@ impl SharedStore {
     }
 
     /// Looks for the pages of processes that have ended, and asks the others for what they cache,
-    /// unless that was a moment ago.
+    /// unless that was a moment ago: a tenth of the time at most, in a large segment too.
     pub fn ask_now_and_then(&self) {
-        let (now, at) = (prim::now_ms() as u32, &self.asked_at_ms);
-        // Relaxed, both: of two threads at once both may ask.
-        if now.wrapping_sub(at.load(Ordering::Relaxed)) >= ASK_MS {
-            at.store(now, Ordering::Relaxed);
+        let (began, next) = (prim::now_ms(), &self.asks_from_ms);
+        // Relaxed, also below: of two threads at once both may ask.
+        if began >= next.load(Ordering::Relaxed) {
+            next.store(began + ASK_MS, Ordering::Relaxed);
             let _errno = ErrnoGuard::new();
             self.find_unseen(Duration::ZERO);
             self.ask(Duration::ZERO);
+            let took = prim::now_ms() - began;
+            next.store(began + (10 * took).max(ASK_MS), Ordering::Relaxed);
         }
     }
 }

@@ -65,8 +65,8 @@ pub struct SharedStore {
     pub(super) awaited: WaitFlag,
     /// Whether this process has a thread that answers others.
     has_thread: bool,
-    /// Milliseconds of the clock at which a request that waits has asked other processes last.
-    pub(super) asked_at_ms: AtomicU32,
+    /// Milliseconds of the clock from which on a request that waits asks other processes again.
+    pub(super) asks_from_ms: AtomicU64,
 }
 
 /// Room below the ceiling of a process, for one thread of it. The thread counts what it takes, and
@@ -120,7 +120,7 @@ impl SharedStore {
             container_ceiling: AtomicU64::new(0),
             awaited: WaitFlag::default(),
             has_thread,
-            asked_at_ms: AtomicU32::new(0),
+            asks_from_ms: AtomicU64::new(0),
         }
     }
 
