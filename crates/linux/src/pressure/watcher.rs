@@ -45,7 +45,7 @@ const BACKOFF_MAX: u32 = 32;
 /// use pagedepot_linux::Depot;
 /// use pagedepot_linux::pressure::{Level, Monitor, Sources};
 ///
-/// let depot = Depot::new(16 * mib())?;
+/// let depot = Depot::new(16 << 20)?;
 /// let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher()?;
 /// assert_eq!(watcher.look().level, Level::None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
