@@ -107,7 +107,8 @@ impl SharedOptions {
     /// Whether a thread of this process gives back what it caches when another process
     /// [asks](SharedDepot::drain_all), and what it can do without
     /// ([`SharedDepot::on_shortage`]). Default: yes. Without it, requests of this process that
-    /// wait look for pages again and again.
+    /// wait look for pages again and again, and each request of another process that runs short
+    /// waits 50 ms in vain for an answer.
     pub fn answers(mut self, yes: bool) -> Self {
         self.answers = yes;
         self
@@ -488,7 +489,8 @@ pub struct SegmentStats {
 }
 
 impl SegmentStats {
-    /// Reads the segment in a file, and changes nothing in it.
+    /// Reads the segment in a file, and changes nothing in it. The file is opened for writing, and
+    /// a memory file is sealed against shrinking, as by each process that joins.
     ///
     /// # Errors
     /// [`SegmentError`].
