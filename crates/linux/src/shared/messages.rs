@@ -239,7 +239,7 @@ impl<'t> Messages<'t> {
             }
             let mut bytes = 0;
             for &(first, order) in run {
-                bytes |= bytes_of(first, order);
+                bytes |= page_bytes_of(first, order);
                 tell(first, order, self.write(first, order, sender));
             }
             // Any: one that another process has damaged keeps no other here.
@@ -339,14 +339,13 @@ impl<'t> Messages<'t> {
     #[inline]
     fn win_run(&self, run: &[SentPage], wanted: u64, claimer: usize) -> u64 {
         let (mut won, mut bytes) = (0, 0);
-        let (order, sender) = (run[0].order.into(), run[0].slot.into());
         for (place, page) in run.iter().enumerate() {
-            let own = bytes_of(page.pfn, order);
+            let own = page_bytes_of(page.pfn, page.order.into());
             // A second message of the same page gets none.
             if wanted >> place & 1 == 0 || bytes & own != 0 {
                 continue;
             }
-            let message = Token::new(page.token, order, sender);
+            let message = page.unclaimed();
             if self.swap(page.pfn, message, message.claimed_by(claimer)) {
                 (won, bytes) = (won | 1 << place, bytes | own);
             }
@@ -366,7 +365,7 @@ impl<'t> Messages<'t> {
     fn put_back(&self, run: &[SentPage], won: u64, there: u64, claimer: usize) -> u64 {
         let mut rest = won;
         for (place, page) in run.iter().enumerate() {
-            let own = bytes_of(page.pfn, page.order.into());
+            let own = page_bytes_of(page.pfn, page.order.into());
             if won >> place & 1 == 1 && there & own != own {
                 let message = page.unclaimed();
                 self.swap(page.pfn, message.claimed_by(claimer), message);
@@ -397,7 +396,7 @@ impl<'t> Messages<'t> {
                 continue;
             }
             let pages = run.iter().enumerate().filter(is_won);
-            let own = |page: &SentPage| bytes_of(page.pfn, page.order.into());
+            let own = |page: &SentPage| page_bytes_of(page.pfn, page.order.into());
             let bytes = pages.clone().fold(0, |bytes, (_, page)| bytes | own(page));
             let (from, to) = (Owner::sent(run[0].slot.into()), Owner::slot(claimer));
             let word = (run[0].pfn / WORD_FRAMES) as usize;
@@ -496,7 +495,7 @@ fn is_one_word(one: u32, other: u32) -> bool {
 
 /// The bits of the bytes of a page that lies in one word.
 #[inline]
-const fn bytes_of(first: u32, order: u32) -> u64 {
+const fn page_bytes_of(first: u32, order: u32) -> u64 {
     !0 >> (64 - (8 << order)) << (8 * (first % WORD_FRAMES))
 }
 
