@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
@@ -1321,6 +1321,22 @@ impl Wake for Woken {
     }
 }
 
+/// Polls a request that has to wait. Then calls `act`, and polls it each time that it is woken,
+/// until it is served.
+fn served_after<R>(mut request: Pin<&mut impl Future<Output = R>>, act: impl FnOnce()) -> R {
+    let woken = Arc::<Woken>::default();
+    let waker = woken.clone().into();
+    let mut context = Context::from_waker(&waker);
+    assert!(request.as_mut().poll(&mut context).is_pending());
+    act();
+    loop {
+        wait_until("the request is woken", || woken.0.swap(false, Ordering::Acquire));
+        if let Poll::Ready(got) = request.as_mut().poll(&mut context) {
+            return got;
+        }
+    }
+}
+
 /// Frees of another process do not tell a request that waits.
 #[test]
 fn a_request_that_waits_gets_what_another_process_frees() {
@@ -1336,18 +1352,8 @@ fn a_request_that_waits_gets_what_another_process_frees() {
             pipe.tell_and_sleep();
         });
         pipe.hear::<1>();
-        let woken = Arc::<Woken>::default();
-        let waker = woken.clone().into();
-        let mut context = Context::from_waker(&waker);
-        let mut request = pin!(depot.page_async(Order::BASE));
-        assert!(request.as_mut().poll(&mut context).is_pending());
-        free.tell(&[1]);
-        let page = loop {
-            wait_until("the request is woken", || woken.0.swap(false, Ordering::Acquire));
-            if let Poll::Ready(page) = request.as_mut().poll(&mut context) {
-                break page.unwrap();
-            }
-        };
+        let request = pin!(depot.page_async(Order::BASE));
+        let page = served_after(request, || free.tell(&[1])).unwrap();
         pipe.hear::<1>();
         // Threads that wait for more than what the other process does not cache.
         let held: Vec<Page> = thread::scope(|scope| {
@@ -1370,24 +1376,12 @@ fn a_request_that_waits_gets_what_a_killed_process_held() {
         let options = SharedOptions::new(4 * mib()).answers(answers);
         let depot = SharedDepot::create_memfd("waits", &options).unwrap();
         let pipe = Pipe::new();
-        let mut child = Some(child_of(depot.file(), |own| {
+        let child = child_of(depot.file(), |own| {
             let _held: Vec<_> = std::iter::from_fn(|| own.page(Order::BASE).ok()).collect();
             pipe.tell_and_sleep();
-        }));
-        pipe.hear::<1>();
-        let woken = Arc::<Woken>::default();
-        let waker = woken.clone().into();
-        let mut context = Context::from_waker(&waker);
-        let mut request = pin!(depot.page_async(Order::BASE));
-        wait_until("the request is served", || {
-            let poll = request.as_mut().poll(&mut context);
-            // Now that it waits.
-            if let Some(child) = child.take() {
-                assert!(poll.is_pending());
-                child.kill();
-            }
-            poll.is_ready()
         });
+        pipe.hear::<1>();
+        drop(served_after(pin!(depot.page_async(Order::BASE)), || child.kill()).unwrap());
         all_back(&depot);
     }
 }
