@@ -21,9 +21,9 @@
 //! * On every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight)) had nothing in
 //!   flight, and only the searches' own moves changed it.
 //! * No other drainer held a gate, and no owner the lock of its CPU for longer than a drain tries.
-//! * No other caller ran a callback, and none said that it had freed pages: those are not always
-//!   moves of this allocator's caches, and may have gone to others; for them, callbacks behind it
-//!   may have been left out.
+//! * No other caller ran a callback, and no callback said that it had freed pages. Such pages need
+//!   not show in the in-flight words (a backing's do not), others may have taken them, and the
+//!   callbacks behind that one may have been left out.
 //!
 //! Then every front was empty when it was drained and stayed empty (what comes into an empty front
 //! is a move), and so was the store: callers held all pages. A drain that took pages is a

@@ -50,7 +50,8 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 4] {
         vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let blocks = Blocks::new(source.clone(), SECOND.end() as usize);
     let thinned = Cell::new(0);
-    let compactor = Thins { compactor: Compactor::new(&blocks), blocks: &blocks, thinned };
+    let compactor =
+        CountingCompactor { compactor: Compactor::new(&blocks), blocks: &blocks, thinned };
     let mut stress = Stress {
         depot: Allocator::new(&config, &mut metadata, make(source.clone())).unwrap(),
         source: source.clone(),
@@ -71,16 +72,16 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 4] {
 }
 
 /// A compactor, and the number of requests for which it moved blocks before they mixed pageblocks.
-struct Thins<'m> {
+struct CountingCompactor<'m> {
     compactor: Compactor<'m>,
     blocks: &'m Blocks,
     thinned: Cell<u64>,
 }
 
 // SAFETY: one thread makes it and uses it.
-unsafe impl Sync for Thins<'_> {}
+unsafe impl Sync for CountingCompactor<'_> {}
 
-impl<C: Cpus> Relief<C> for Thins<'_> {
+impl<C: Cpus> Relief<C> for CountingCompactor<'_> {
     fn before_mixing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn> {
         let before = self.blocks.moves.get();
         let found = self.compactor.before_mixing(request);

@@ -14,7 +14,8 @@
 //! Workers prefer what has not met yet. In calm phases they leave few frames in many pageblocks, so
 //! that these evacuate; in surges they ask for more unmovable blocks than others have room for.
 //!
-//! A storm takes a second, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met.
+//! A storm takes a second, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met; under
+//! ThreadSanitizer four times as long at most.
 //! `PAGEDEPOT_SEED` repeats its choices.
 
 mod arena;
@@ -333,7 +334,7 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
     println!(
         "{name}: {round} rounds, {} pairs met, {} requests failed, {} could not; moved {:?}, {:?}, \
          {:?}, {} pages carved",
-        pairs.len(),
+        pairs.len() - missing().len(),
         failed,
         sure,
         moved(),
